@@ -73,6 +73,10 @@ struct ChapterInfo {
   std::string requested_formula;
   std::string compulsory_formula;
 
+  /// The chapter computes the softmax from scores that it had rounded to 16 bits, as standard attention does; its LSE
+  /// is then held to what standard attention in the same precision reaches (reference/check.hpp).
+  bool lse_from_rounded_scores = false;
+
   /// Compiled tiles, the default first; empty where the chapter has no tiles to choose.
   std::vector<TileShape> tiles = {};
 };

@@ -1,0 +1,35 @@
+// The problem as kernels see it: a few integers by value.
+#pragma once
+
+#include "common/layout.hpp"
+#include "common/problem.hpp"
+
+namespace flash {
+
+struct AttentionShape {
+  int batch, heads, heads_per_kv_head;
+  int seq_q, seq_kv, head_dim;
+  bool causal;
+  float scale;  // 1 / sqrt(head_dim)
+
+  explicit AttentionShape(const Problem& p)
+      : batch(int(p.batch)),
+        heads(int(p.heads)),
+        heads_per_kv_head(int(p.heads / p.kv_heads)),
+        seq_q(int(p.seq_q)),
+        seq_kv(int(p.seq_kv)),
+        head_dim(int(p.head_dim)),
+        causal(p.causal),
+        scale(p.scale()) {}
+
+  /// Query row `row` sees keys 0 .. visible_keys(row) - 1. Causal is aligned bottom-right: the last row sees all keys.
+  FLASH_HOST_DEVICE int visible_keys(int row) const {
+    if (!causal) return seq_kv;
+    const int visible = row + 1 + seq_kv - seq_q;
+    return visible < 0 ? 0 : visible > seq_kv ? seq_kv : visible;
+  }
+};
+
+FLASH_HOST_DEVICE constexpr int ceil_div(int a, int b) { return (a + b - 1) / b; }
+
+}  // namespace flash

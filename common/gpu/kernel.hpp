@@ -1,0 +1,15 @@
+// Everything a kernel may use, on a GPU; common/sim/kernel.hpp is its twin for the simulated GPU.
+#pragma once
+
+#include "common/chapter.hpp"
+#include "common/error.hpp"
+#include "common/gpu/machine.hpp"
+#include "common/gpu/types.hpp"
+#include "common/gpu/views.hpp"
+#include "common/ptx/atomics.hpp"
+#include "common/ptx/barrier.hpp"
+#include "common/ptx/cp_async.hpp"
+#include "common/ptx/math.hpp"
+#include "common/ptx/matrix.hpp"
+
+#define MACHINE gpu

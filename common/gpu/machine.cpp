@@ -1,0 +1,160 @@
+#include "common/gpu/machine.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "common/gpu/cublas.hpp"
+
+namespace flash::gpu {
+
+namespace {
+
+/// Why there is no GPU, or empty.
+std::string missing_gpu() {
+  int count = 0;
+  const cudaError_t error = cudaGetDeviceCount(&count);
+  if (error != cudaSuccess) {
+    cudaGetLastError();
+    return fmt::format("no GPU: {}", cudaGetErrorString(error));
+  }
+  return count > 0 ? "" : "no GPU: the CUDA runtime found none";
+}
+
+int current_device() {
+  int device = 0;
+  FLASH_CUDA(cudaGetDevice(&device));
+  return device;
+}
+
+}  // namespace
+
+Machine::Machine() {
+  if (const std::string why = missing_gpu(); !why.empty()) throw DeviceError(why);
+  FLASH_CUDA(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking));
+  owns_stream_ = true;
+}
+
+Machine::Machine(cudaStream_t stream) : stream_(stream) {
+  if (const std::string why = missing_gpu(); !why.empty()) throw DeviceError(why);
+}
+
+Machine::~Machine() {
+  cublas_.reset();
+  if (owns_stream_) cudaStreamDestroy(stream_);
+}
+
+std::string Machine::describe() const {
+  cudaDeviceProp properties;
+  FLASH_CUDA(cudaGetDeviceProperties(&properties, current_device()));
+  return fmt::format("{} (compute capability {}.{}, {} SMs, {:.0f} GB, {:.0f} MB L2)", properties.name,
+                     properties.major, properties.minor, properties.multiProcessorCount,
+                     double(properties.totalGlobalMem) / 1e9, double(properties.l2CacheSize) / (1 << 20));
+}
+
+std::size_t Machine::free_bytes() const {
+  std::size_t free = 0, total = 0;
+  FLASH_CUDA(cudaMemGetInfo(&free, &total));
+  return free;
+}
+
+void* Machine::allocate(std::size_t bytes) {
+  void* data = nullptr;
+  FLASH_CUDA(cudaMalloc(&data, std::max<std::size_t>(bytes, 1)));
+  return data;
+}
+
+void Machine::release(void* data) noexcept { cudaFree(data); }
+
+void Machine::upload(void* device_data, const void* host, std::size_t bytes) {
+  FLASH_CUDA(cudaMemcpyAsync(device_data, host, bytes, cudaMemcpyHostToDevice, stream_));
+  FLASH_CUDA(cudaStreamSynchronize(stream_));
+}
+
+void Machine::download(void* host, const void* device_data, std::size_t bytes) {
+  FLASH_CUDA(cudaMemcpyAsync(host, device_data, bytes, cudaMemcpyDeviceToHost, stream_));
+  FLASH_CUDA(cudaStreamSynchronize(stream_));
+}
+
+void Machine::fill_bytes(void* device_data, unsigned char value, std::size_t bytes) {
+  FLASH_CUDA(cudaMemsetAsync(device_data, value, bytes, stream_));
+}
+
+void Machine::synchronize() { FLASH_CUDA(cudaStreamSynchronize(stream_)); }
+
+void Machine::prepare(const LaunchConfig& config, const void* kernel) {
+  // Once for each kernel and size: a launch in a timed loop costs no more than CUDA's own.
+  const std::pair<const void*, std::size_t> key{kernel, config.shared_bytes};
+  if (std::find(prepared_.begin(), prepared_.end(), key) != prepared_.end()) return;
+  if (config.grid.x > 0x7fffffff || config.grid.y > 65535 || config.grid.z > 65535) {
+    throw DeviceError(fmt::format("kernel {}: a grid of {} x {} x {} blocks is outside 1 to 2147483647 x 65535 x 65535",
+                                  config.name, config.grid.x, config.grid.y, config.grid.z));
+  }
+  cudaFuncAttributes attributes;
+  if (const cudaError_t error = cudaFuncGetAttributes(&attributes, kernel); error != cudaSuccess) {
+    cudaGetLastError();
+    throw DeviceError(fmt::format("kernel {}: {}; the build's CMAKE_CUDA_ARCHITECTURES must fit this GPU", config.name,
+                                  cudaGetErrorString(error)));
+  }
+  if (config.shared_bytes > 48 * 1024) {
+    if (const cudaError_t error =
+            cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, int(config.shared_bytes));
+        error != cudaSuccess) {
+      cudaGetLastError();
+      throw DeviceError(fmt::format("kernel {}: this GPU does not give a block {} bytes of shared memory", config.name,
+                                    config.shared_bytes));
+    }
+  }
+  int blocks = 0;
+  FLASH_CUDA(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, kernel, config.threads, config.shared_bytes));
+  resources_.push_back({config.name, config.threads, attributes.numRegs, int(attributes.localSizeBytes),
+                        config.shared_bytes + attributes.sharedSizeBytes, blocks});
+  prepared_.push_back(key);
+}
+
+void Machine::check_launch(cudaError_t error, const LaunchConfig& config) {
+  if (error == cudaSuccess) return;
+  throw DeviceError(
+      fmt::format("kernel {}: launch of {} x {} x {} blocks of {} threads with {} bytes of shared memory "
+                  "failed: {} ({})",
+                  config.name, config.grid.x, config.grid.y, config.grid.z, config.threads, config.shared_bytes,
+                  cudaGetErrorName(error), cudaGetErrorString(error)));
+}
+
+void Machine::batched_product(Product product, float alpha, const TensorRef& a, const TensorRef& b, const TensorRef& c,
+                              const Problem& problem) {
+  if (!cublas_) cublas_ = std::make_unique<Cublas>(stream_);
+  const bool scores = product == Product::q_times_k_transposed;
+  const std::int64_t group = problem.heads / problem.kv_heads;
+  const std::int64_t n = scores ? problem.seq_kv : problem.head_dim;
+  const std::int64_t k = scores ? problem.head_dim : problem.seq_kv;
+  // The heads of one call are equally far apart in all three operands: all heads of a batch, or where several query
+  // heads share a K/V head, the group that does.
+  const std::int64_t calls = group == 1 ? 1 : problem.kv_heads;
+  const std::int64_t count = problem.heads / calls;
+  for (std::int64_t batch = 0; batch < problem.batch; ++batch) {
+    for (std::int64_t call = 0; call < calls; ++call) {
+      const auto at = [&](const TensorRef& t, std::int64_t head) {
+        return static_cast<char*>(t.data) + (batch * t.batch_stride + head * t.head_stride) * t.element_bytes;
+      };
+      const MatrixBatch left{at(a, call * count), a.row_stride, a.head_stride, false};
+      const MatrixBatch right{at(b, call), b.row_stride, group == 1 ? b.head_stride : 0, scores};
+      cublas_->gemm_strided_batched(problem.dtype, problem.seq_q, n, k, alpha, left, right, 0.0f, at(c, call * count),
+                                    c.row_stride, c.head_stride, count);
+    }
+  }
+}
+
+}  // namespace flash::gpu
+
+namespace flash {
+
+std::unique_ptr<Device> make_gpu() { return std::make_unique<gpu::Machine>(); }
+
+bool gpu_available(std::string* why) {
+  const std::string reason = gpu::missing_gpu();
+  if (why != nullptr) *why = reason;
+  return reason.empty();
+}
+
+}  // namespace flash

@@ -1,0 +1,204 @@
+#include "common/sim/access_log.hpp"
+
+#include <algorithm>
+#include <cstring>
+#include <limits>
+#include <map>
+#include <mutex>
+#include <stdexcept>
+
+namespace flash::sim {
+
+namespace {
+
+struct TensorNames {
+  std::mutex mutex;
+  std::vector<std::string> names;
+};
+
+TensorNames& tensor_names() {
+  static TensorNames names;
+  return names;
+}
+
+/// One warp-wide access: `count` lanes' entries from one place.
+void count_one(const Access* const* lanes, int count, Counters& counters) {
+  const Access& first = *lanes[0];
+  if (first.kind <= AccessKind::global_atomic) {
+    std::uintptr_t sectors[64 * 2];
+    int touched = 0;
+    std::int64_t useful = 0;
+    bool ascending = true;
+    for (int i = 0; i < count; ++i) {
+      const std::uintptr_t from = lanes[i]->address / 32, to = (lanes[i]->address + lanes[i]->bytes - 1) / 32;
+      for (std::uintptr_t sector = from; sector <= to; ++sector) {
+        if (touched > 0 && sectors[touched - 1] == sector) continue;
+        if (touched > 0 && sectors[touched - 1] > sector) ascending = false;
+        sectors[touched++] = sector;
+      }
+      useful += lanes[i]->bytes;
+    }
+    if (!ascending) {
+      std::sort(sectors, sectors + touched);
+      touched = int(std::unique(sectors, sectors + touched) - sectors);
+    }
+    TensorCounters& tensor = counters.tensors[std::size_t(first.tensor)];
+    if (first.kind == AccessKind::global_read) {
+      tensor.read_sectors += touched;
+      tensor.read_requests += 1;
+      tensor.useful_bytes_read += useful;
+    } else if (first.kind == AccessKind::global_write) {
+      tensor.written_sectors += touched;
+      tensor.written_requests += 1;
+      tensor.useful_bytes_written += useful;
+    } else {
+      tensor.atomic_sectors += touched;
+    }
+    return;
+  }
+  std::uintptr_t offsets[32];
+  SharedCounters& shared = counters.shared[std::size_t(first.kind) - std::size_t(AccessKind::shared_load)];
+  for (int i = 0; i < count; ++i) {
+    offsets[i] = lanes[i]->address;
+    shared.bytes += lanes[i]->bytes;
+  }
+  shared.accesses += 1;
+  shared.bank_conflicts += bank_conflicts(offsets, count, first.bytes);
+}
+
+}  // namespace
+
+int bank_conflicts(const std::uintptr_t* offsets, int lanes, int bytes) {
+  const int words_each = std::max(1, bytes / 4);
+  const int lanes_at_once = 32 / words_each;
+  int conflicts = 0;
+  for (int start = 0; start < lanes; start += lanes_at_once) {
+    const int end = std::min(lanes, start + lanes_at_once);
+    std::uintptr_t words[32];
+    int count = 0;
+    for (int lane = start; lane < end; ++lane) {
+      for (int w = 0; w < words_each; ++w) words[count++] = offsets[lane] / 4 + std::uintptr_t(w);
+    }
+    std::sort(words, words + count);
+    count = int(std::unique(words, words + count) - words);
+    int per_bank[32] = {}, most = 0;
+    for (int i = 0; i < count; ++i) most = std::max(most, ++per_bank[words[i] % 32]);
+    conflicts += most - 1;
+  }
+  return conflicts;
+}
+
+SiteTable::SiteTable() : sites_(1), cache_(256) {}
+
+SiteId SiteTable::id(Site site) {
+  Cached& cached =
+      cache_[(reinterpret_cast<std::uintptr_t>(site.file) / 8 + std::uintptr_t(site.line)) % cache_.size()];
+  if (cached.id != 0 && cached.site == site) return cached.id;
+  const auto found = std::find(sites_.begin() + 1, sites_.end(), site);
+  const auto index = std::size_t(found - sites_.begin());
+  if (found == sites_.end()) {
+    if (index > std::numeric_limits<SiteId>::max()) throw std::length_error("too many source places in one kernel");
+    sites_.push_back(site);
+  }
+  cached = {site, SiteId(index)};
+  return cached.id;
+}
+
+bool SiteTable::before(SiteId a, SiteId b) const {
+  const Site &x = sites_[a], &y = sites_[b];
+  if (x.file != y.file) {
+    if (const int order = std::strcmp(x.file, y.file); order != 0) return order < 0;
+  }
+  return x.line < y.line;
+}
+
+void count_accesses(AccessLog* const (&logs)[32], const SiteTable& sites, Counters& counters) {
+  const Access* next[32];
+  const Access* end[32];
+  int lanes = 0;
+  for (AccessLog* log : logs) {
+    if (log == nullptr || log->entries.empty()) continue;
+    next[lanes] = log->entries.data();
+    end[lanes++] = log->entries.data() + log->entries.size();
+  }
+  while (lanes > 0) {
+    const Access* leader = next[0];
+    for (int i = 1; i < lanes; ++i) {
+      if (next[i]->site != leader->site && sites.before(next[i]->site, leader->site)) leader = next[i];
+    }
+    const Access* group[32];
+    int count = 0, left = 0;
+    for (int i = 0; i < lanes; ++i) {
+      const Access* mine = next[i];
+      const Access* after = mine;
+      if (mine->site == leader->site && mine->kind == leader->kind && mine->tensor == leader->tensor) {
+        group[count++] = mine;
+        ++after;
+      }
+      const Access* stop = end[i];
+      if (after != stop) {
+        next[left] = after;
+        end[left++] = stop;
+      }
+    }
+    lanes = left;
+    count_one(group, count, counters);
+  }
+  for (AccessLog* log : logs) {
+    if (log != nullptr) log->entries.clear();
+  }
+}
+
+std::int64_t Counters::bank_conflicts() const {
+  std::int64_t sum = 0;
+  for (const SharedCounters& kind : shared) sum += kind.bank_conflicts;
+  return sum;
+}
+
+void Counters::operator+=(const Counters& other) {
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    TensorCounters& mine = tensors[i];
+    const TensorCounters& theirs = other.tensors[i];
+    mine.read_sectors += theirs.read_sectors;
+    mine.written_sectors += theirs.written_sectors;
+    mine.atomic_sectors += theirs.atomic_sectors;
+    mine.read_requests += theirs.read_requests;
+    mine.written_requests += theirs.written_requests;
+    mine.useful_bytes_read += theirs.useful_bytes_read;
+    mine.useful_bytes_written += theirs.useful_bytes_written;
+  }
+  for (std::size_t i = 0; i < shared.size(); ++i) {
+    shared[i].accesses += other.shared[i].accesses;
+    shared[i].bytes += other.shared[i].bytes;
+    shared[i].bank_conflicts += other.shared[i].bank_conflicts;
+  }
+  matrix_flops += other.matrix_flops;
+  exponentials += other.exponentials;
+  barriers += other.barriers;
+  blocks += other.blocks;
+  threads += other.threads;
+}
+
+int tensor_slot(const std::string& name) {
+  TensorNames& names = tensor_names();
+  const std::lock_guard lock(names.mutex);
+  const auto found = std::find(names.names.begin(), names.names.end(), name);
+  if (found != names.names.end()) return int(found - names.names.begin());
+  if (names.names.size() == std::size_t(kMaxTensors)) throw std::length_error("more tensor names than counters");
+  names.names.push_back(name);
+  return int(names.names.size()) - 1;
+}
+
+std::string tensor_name(int slot) {
+  TensorNames& names = tensor_names();
+  const std::lock_guard lock(names.mutex);
+  return names.names.at(std::size_t(slot));
+}
+
+int tensor_slots() {
+  TensorNames& names = tensor_names();
+  const std::lock_guard lock(names.mutex);
+  return int(names.names.size());
+}
+
+}  // namespace flash::sim

@@ -1,0 +1,69 @@
+// Turns the accesses of single threads back into the warp-wide accesses that hardware performs.
+//
+// The lanes of a warp run one after another here, so each keeps a short log; when the whole warp waits, the logs are
+// matched: accesses of different lanes from the same source line, the n-th with the n-th, are one warp-wide
+// instruction. Where lanes have diverged, the access from the earlier source line goes first, which is how a GPU
+// reconverges structured code.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "common/sim/counters.hpp"
+#include "common/sim/site.hpp"
+
+namespace flash::sim {
+
+enum class AccessKind : std::uint8_t {
+  global_read,
+  global_write,
+  global_atomic,
+  shared_load,
+  shared_store,
+  shared_ldmatrix,
+  shared_stmatrix,
+  shared_cp_async,
+};
+
+constexpr AccessKind access_kind(SharedAccess kind) {
+  return AccessKind(std::uint8_t(AccessKind::shared_load) + std::uint8_t(kind));
+}
+
+struct Access {
+  std::uintptr_t address;  // global: the address; shared: the byte offset
+  SiteId site;
+  AccessKind kind;
+  std::uint8_t bytes;
+  std::int32_t tensor;  // tensor_slot of a global access
+};
+
+struct AccessLog {
+  static constexpr std::size_t kCapacity = 256;
+  std::vector<Access> entries;
+};
+
+/// Numbers the source places that a block has seen.
+class SiteTable {
+ public:
+  SiteTable();
+  SiteId id(Site site);
+  Site site(SiteId id) const { return sites_[id]; }
+  bool before(SiteId a, SiteId b) const;
+
+ private:
+  struct Cached {
+    Site site;
+    SiteId id = 0;
+  };
+  std::vector<Site> sites_;  // sites_[0] is "unknown"
+  std::vector<Cached> cache_;
+};
+
+/// Matches the logs of one warp's lanes (null for lanes without one), counts, and empties them.
+void count_accesses(AccessLog* const (&logs)[32], const SiteTable& sites, Counters& counters);
+
+/// Wavefronts that one warp-wide shared access needs beyond the fewest possible: lane i accesses bytes[i] at
+/// offset[i]; accesses of 16 bytes are answered eight lanes at a time, of 8 bytes sixteen at a time.
+int bank_conflicts(const std::uintptr_t* offsets, int lanes, int bytes);
+
+}  // namespace flash::sim

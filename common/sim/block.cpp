@@ -1,0 +1,513 @@
+#include "common/sim/block.hpp"
+
+#include <fmt/format.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <bit>
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+#include <map>
+#include <new>
+
+namespace flash::sim {
+
+namespace {
+
+constexpr std::size_t kStackBytes = 128 * 1024;
+constexpr int kMaxSharedBytes = 227 * 1024;  // what one block can have on sm_90
+constexpr int kNamedBarriers = 16;
+
+/// Stacks with a guard page below: an overflow is a segmentation fault, not another thread's variables.
+struct StackAllocator {
+  boost::context::stack_context allocate() {
+    const std::size_t guard = std::size_t(sysconf(_SC_PAGESIZE));
+    void* base =
+        mmap(nullptr, kStackBytes + guard, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (base == MAP_FAILED) throw std::bad_alloc();
+    mprotect(base, guard, PROT_NONE);
+    boost::context::stack_context context;
+    context.size = kStackBytes + guard;
+    context.sp = static_cast<char*>(base) + context.size;
+    return context;
+  }
+  void deallocate(boost::context::stack_context& context) noexcept {
+    munmap(static_cast<char*>(context.sp) - context.size, context.size);
+  }
+};
+
+std::string source_line(Site site) {
+  std::ifstream file(site.file);
+  std::string line;
+  for (int i = 0; i < site.line && std::getline(file, line); ++i) {
+  }
+  if (!file) return "";
+  const auto start = line.find_first_not_of(" \t");
+  return start == std::string::npos ? "" : line.substr(start);
+}
+
+std::string describe(Site site) {
+  if (site.line == 0) return "an unknown place";
+  std::string path = site.file;
+  for (const char* part : {"/chapters/", "/common/", "/tests/"}) {
+    if (const auto at = path.rfind(part); at != std::string::npos) {
+      path = path.substr(at + 1);
+      break;
+    }
+  }
+  const std::string text = source_line(site);
+  return text.empty() ? fmt::format("{}:{}", path, site.line) : fmt::format("{}:{}: {}", path, site.line, text);
+}
+
+/// "0-31" or "0, 5-7"
+std::string lane_list(std::uint32_t lanes) {
+  std::string text;
+  for (int lane = 0; lane < 32; ++lane) {
+    if (!(lanes >> lane & 1u)) continue;
+    int last = lane;
+    while (last < 31 && (lanes >> (last + 1) & 1u)) ++last;
+    text += fmt::format("{}{}", text.empty() ? "" : ", ",
+                        lane == last ? fmt::format("{}", lane) : fmt::format("{}-{}", lane, last));
+    lane = last;
+  }
+  return text;
+}
+
+}  // namespace
+
+Block::Block() : shared_(nullptr, std::free), barriers_(kNamedBarriers) {
+  // The hardware's limit on shared memory is small enough to hold the whole of it once.
+  shared_.reset(static_cast<std::byte*>(std::aligned_alloc(1024, kMaxSharedBytes)));
+}
+
+Block::~Block() = default;
+
+std::uint64_t Block::random() {  // splitmix64
+  std::uint64_t z = (random_state_ += 0x9e3779b97f4a7c15u);
+  z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
+  z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
+  return z ^ (z >> 31);
+}
+
+void Block::thread_main(Thread& thread) {
+  // A fiber serves block after block: it is made once and its stack stays warm.
+  for (;;) {
+    try {
+      kernel_->body();
+    } catch (const Cancelled&) {
+    } catch (const boost::context::detail::forced_unwind&) {
+      throw;
+    } catch (...) {
+      if (!failure_) failure_ = std::current_exception();
+      cancelled_ = true;
+    }
+    thread.exited = true;
+    thread.scheduler = std::move(thread.scheduler).resume();
+  }
+}
+
+void Block::make_fibers(int count) {
+  while (int(threads_.size()) < count) {
+    auto thread = std::make_unique<Thread>();
+    Thread* raw = thread.get();
+    raw->block = this;
+    raw->linear = int(threads_.size());
+    raw->warp = raw->linear / 32;
+    raw->lane = raw->linear % 32;
+    raw->index = {unsigned(raw->linear), 0, 0};
+    raw->log.entries.reserve(AccessLog::kCapacity);
+    raw->fiber =
+        boost::context::fiber(std::allocator_arg, StackAllocator{}, [this, raw](boost::context::fiber&& scheduler) {
+          raw->scheduler = std::move(scheduler);
+          thread_main(*raw);
+          return std::move(raw->scheduler);
+        });
+    threads_.push_back(std::move(thread));
+  }
+}
+
+void Block::run(const KernelRun& kernel, std::int64_t block_linear, Counters& counters) {
+  const LaunchConfig& config = kernel.config;
+  kernel_ = &kernel;
+  counters_ = &counters;
+  grid_ = {unsigned(config.grid.x), unsigned(config.grid.y), unsigned(config.grid.z)};
+  block_index_ = {unsigned(block_linear % config.grid.x), unsigned(block_linear / config.grid.x % config.grid.y),
+                  unsigned(block_linear / config.grid.x / config.grid.y)};
+  thread_count_ = config.threads;
+  shared_bytes_ = int(config.shared_bytes);
+  random_state_ = kernel.schedule_seed * 0x2545f4914f6cdd1du + std::uint64_t(block_linear);
+  const int warp_count = (thread_count_ + 31) / 32;
+  make_fibers(thread_count_);
+  shadow_.begin_block(shared_bytes_, warp_count);
+  warps_.assign(std::size_t(warp_count), {});
+  for (Barrier& barrier : barriers_) barrier = {};
+  copies_.clear();
+  cancelled_ = false;
+  failure_ = nullptr;
+  live_threads_ = thread_count_;
+  current_warp_ = 0;
+  for (int i = 0; i < thread_count_; ++i) {
+    Thread& thread = *threads_[std::size_t(i)];
+    thread.exited = false;
+    thread.wait = {};
+    thread.log.entries.clear();
+    thread.copy_groups_committed = 0;
+    Warp& warp = warps_[std::size_t(thread.warp)];
+    warp.live |= 1u << thread.lane;
+    warp.ready |= 1u << thread.lane;
+  }
+  try {
+    schedule();
+  } catch (...) {
+    if (!failure_) failure_ = std::current_exception();
+  }
+  if (failure_) {
+    // Let every thread leave the kernel, so that its stack is empty for the next block.
+    cancelled_ = true;
+    for (int i = 0; i < thread_count_; ++i) {
+      Thread& thread = *threads_[std::size_t(i)];
+      if (!thread.exited) resume(thread);
+    }
+    std::rethrow_exception(failure_);
+  }
+  counters.blocks += 1;
+  counters.threads += thread_count_;
+}
+
+void Block::schedule() {
+  const bool seeded = kernel_->schedule_seed != 0;
+  while (live_threads_ > 0) {
+    std::uint32_t runnable = 0;
+    for (std::size_t w = 0; w < warps_.size(); ++w) {
+      if (warps_[w].ready | warps_[w].log_full) runnable |= 1u << w;
+    }
+    if (runnable == 0) deadlock();
+    if (seeded) {
+      int skip = int(random() % std::uint64_t(std::popcount(runnable)));
+      while (skip-- > 0) runnable &= runnable - 1;
+      current_warp_ = std::countr_zero(runnable);
+      complete_some_copies();
+    } else if (!(runnable >> current_warp_ & 1u)) {
+      current_warp_ = std::countr_zero(runnable);
+    }
+    run_warp(current_warp_);
+    if (failure_) return;
+  }
+}
+
+void Block::run_warp(int w) {
+  Warp& warp = warps_[std::size_t(w)];
+  if (warp.ready == 0) {  // all that could run have full logs: count them and let them go on
+    flush_logs(w);
+    warp.ready = warp.log_full;
+    warp.log_full = 0;
+  }
+  // One turn for each lane that is ready now; with a seed the turn starts at any lane.
+  const int first = kernel_->schedule_seed != 0 ? int(random() % 32) : 0;
+  const std::uint32_t turn = warp.ready;
+  for (int i = 0; i < 32; ++i) {
+    const int lane = (first + i) % 32;
+    if (!(turn >> lane & 1u)) continue;
+    warp.ready &= ~(1u << lane);
+    Thread& thread = *threads_[std::size_t(w * 32 + lane)];
+    resume(thread);
+    if (failure_) return;
+    if (thread.exited) {
+      warp.live &= ~(1u << lane);
+      --live_threads_;
+    }
+  }
+  if (warp.ready == 0 && warp.log_full == 0) flush_logs(w);
+}
+
+void Block::resume(Thread& thread) {
+  Thread* const before = running_thread;
+  running_thread = &thread;
+  progress_.fetch_add(1, std::memory_order_relaxed);
+  last_thread_.store(thread.linear, std::memory_order_relaxed);
+  thread.fiber = std::move(thread.fiber).resume();
+  running_thread = before;
+}
+
+void Block::suspend(Thread& thread) {
+  thread.scheduler = std::move(thread.scheduler).resume();
+  if (cancelled_) throw Cancelled{};
+  thread.wait = {};
+}
+
+void Block::flush_logs(int w) {
+  AccessLog* logs[32] = {};
+  bool any = false;
+  for (int lane = 0; lane < 32 && w * 32 + lane < thread_count_; ++lane) {
+    logs[lane] = &threads_[std::size_t(w * 32 + lane)]->log;
+    any |= !logs[lane]->entries.empty();
+  }
+  if (any) count_accesses(logs, sites_, *counters_);
+}
+
+void Block::log(Thread& thread, AccessKind kind, int tensor, std::uintptr_t address, int bytes, Site site) {
+  if (thread.log.entries.size() == AccessLog::kCapacity) {
+    thread.wait = {"the other lanes of its warp to catch up", site, 0};
+    warps_[std::size_t(thread.warp)].log_full |= 1u << thread.lane;
+    suspend(thread);
+  }
+  thread.log.entries.push_back({address, sites_.id(site), kind, std::uint8_t(bytes), tensor});
+}
+
+// -- Barriers ---------------------------------------------------------------------------------------------------------
+
+void Block::arrive(Barrier& barrier, int id, int count, const char* what, Site site) {
+  if (id < 0 || id >= kNamedBarriers) {
+    fault("bad barrier", fmt::format("named barrier {}: a block has barriers 0 to {}", id, kNamedBarriers - 1), site);
+  }
+  if (count <= 0 || count % 32 != 0) {
+    if (!(id == 0 && count == thread_count_)) {
+      fault("bad barrier", fmt::format("{} for {} threads: the count is a multiple of 32", what, count), site);
+    }
+  }
+  if (barrier.arrived > 0 && barrier.expected != count) {
+    fault("bad barrier", fmt::format("{} for {} threads, but others wait there for {}", what, count, barrier.expected),
+          site);
+  }
+  barrier.expected = count;
+  barrier.what = what;
+  Thread& self = *running_thread;
+  barrier.arrived += 1;
+  barrier.arrived_warps |= 1u << self.warp;
+  shadow_.release(self.warp, barrier.clock);
+}
+
+void Block::complete(Barrier& barrier) {
+  counters_->barriers += 1;
+  for (Thread* thread : barrier.waiting) warps_[std::size_t(thread->warp)].ready |= 1u << thread->lane;
+  for (std::size_t w = 0; w < warps_.size(); ++w) {
+    if (barrier.arrived_warps >> w & 1u) {
+      shadow_.acquire(int(w), barrier.clock);
+      shadow_.order_lanes(int(w));
+    }
+  }
+  const int expected = barrier.expected;
+  barrier = {};
+  barrier.expected = expected;
+}
+
+void Block::barrier_sync(int id, int count, const char* what, Site site) {
+  Thread& self = *running_thread;
+  Barrier& barrier = barriers_[std::size_t(std::clamp(id, 0, kNamedBarriers - 1))];
+  arrive(barrier, id, count, what, site);
+  if (barrier.arrived == barrier.expected) {
+    complete(barrier);
+    flush_logs(self.warp);
+    return;
+  }
+  barrier.waiting.push_back(&self);
+  self.wait = {what, site, 0};
+  suspend(self);
+}
+
+void Block::barrier_arrive(int id, int count, const char* what, Site site) {
+  Barrier& barrier = barriers_[std::size_t(std::clamp(id, 0, kNamedBarriers - 1))];
+  arrive(barrier, id, count, what, site);
+  if (barrier.arrived == barrier.expected) complete(barrier);
+}
+
+// -- Warp collectives
+// ---------------------------------------------------------------------------------------------------
+
+Block::Meeting& Block::join_meeting(const char* operation, std::uint32_t mask, Site site) {
+  Thread& self = *running_thread;
+  Warp& warp = warps_[std::size_t(self.warp)];
+  if (!(mask >> self.lane & 1u)) {
+    fault("bad mask", fmt::format("{} with mask {:#010x}, which does not name the calling lane", operation, mask),
+          site);
+  }
+  for (Meeting& meeting : warp.meetings) {
+    if (meeting.mask != mask) continue;
+    if (meeting.operation != operation && std::strcmp(meeting.operation, operation) != 0) {
+      fault("diverged warp",
+            fmt::format("{} meets lanes {} that wait at {} ({})", operation, lane_list(meeting.arrived),
+                        meeting.operation, describe(meeting.site)),
+            site);
+    }
+    return meeting;
+  }
+  warp.meetings.push_back({operation, mask, 0, {}, site});
+  return warp.meetings.back();
+}
+
+void Block::finish_meeting(std::uint32_t mask) {
+  Thread& self = *running_thread;
+  Warp& warp = warps_[std::size_t(self.warp)];
+  std::erase_if(warp.meetings, [mask](const Meeting& meeting) { return meeting.mask == mask; });
+  warp.ready |= mask & ~(1u << self.lane);
+  // A collective of the whole warp is a point where its lanes have the same past: match their accesses here.
+  if (mask == warp.live) flush_logs(self.warp);
+}
+
+// -- Memory -----------------------------------------------------------------------------------------------------------
+
+void Block::check(const Conflict& conflict, const char* access, int offset, int bytes, Site site) {
+  if (conflict.kind == Conflict::none) return;
+  const std::string what =
+      fmt::format("{} of shared memory, bytes {} to {} of {}", access, offset, offset + bytes - 1, shared_bytes_);
+  const std::string earlier =
+      fmt::format("{} at {}", thread_name(conflict.thread), describe(sites_.site(conflict.site)));
+  switch (conflict.kind) {
+    case Conflict::none:
+      return;
+    case Conflict::unwritten:
+      fault("unwritten shared memory", fmt::format("{}: nobody wrote byte {}", what, conflict.offset), site);
+    case Conflict::race_with_write:
+      fault("data race",
+            fmt::format("{}: no barrier between it and the write of byte {} by {}", what, conflict.offset, earlier),
+            site);
+    case Conflict::race_with_read:
+      fault("data race",
+            fmt::format("{}: no barrier between it and the read of byte {} by {}", what, conflict.offset, earlier),
+            site);
+    case Conflict::copy_in_flight:
+      fault("copy in flight",
+            fmt::format("{}: the asynchronous copy into byte {} has not been waited for; issued by {}", what,
+                        conflict.offset, earlier),
+            site);
+  }
+}
+
+void Block::read_shared(const void* address, int bytes, SharedAccess kind, Site site) {
+  const int offset = int(static_cast<const std::byte*>(address) - shared_.get());
+  Thread& self = *running_thread;
+  check(shadow_.on_read(self.linear, offset, bytes, sites_.id(site)), "read", offset, bytes, site);
+  log(self, access_kind(kind), 0, std::uintptr_t(offset), bytes, site);
+}
+
+void Block::write_shared(const void* address, int bytes, SharedAccess kind, Site site) {
+  const int offset = int(static_cast<const std::byte*>(address) - shared_.get());
+  Thread& self = *running_thread;
+  check(shadow_.on_write(self.linear, offset, bytes, sites_.id(site)), "write", offset, bytes, site);
+  log(self, access_kind(kind), 0, std::uintptr_t(offset), bytes, site);
+}
+
+void Block::read_global(int tensor, const void* address, int bytes, Site site) {
+  log(*running_thread, AccessKind::global_read, tensor, reinterpret_cast<std::uintptr_t>(address), bytes, site);
+}
+
+void Block::write_global(int tensor, const void* address, int bytes, Site site) {
+  log(*running_thread, AccessKind::global_write, tensor, reinterpret_cast<std::uintptr_t>(address), bytes, site);
+}
+
+void Block::atomic_global(int tensor, const void* address, int bytes, Site site) {
+  log(*running_thread, AccessKind::global_atomic, tensor, reinterpret_cast<std::uintptr_t>(address), bytes, site);
+}
+
+// -- Asynchronous copies ----------------------------------------------------------------------------------------------
+
+void Block::issue_copy(void* shared_address, const std::byte* source, int source_bytes, int bytes, Site site) {
+  Thread& self = *running_thread;
+  const int offset = int(static_cast<std::byte*>(shared_address) - shared_.get());
+  const SiteId id = sites_.id(site);
+  check(shadow_.begin_copy(self.linear, offset, bytes, id), "asynchronous copy into bytes", offset, bytes, site);
+  log(self, AccessKind::shared_cp_async, 0, std::uintptr_t(offset), bytes, site);
+  copies_.push_back({&self, self.copy_groups_committed + 1, offset, source, source_bytes, bytes, id});
+}
+
+void Block::commit_copies() { running_thread->copy_groups_committed += 1; }
+
+void Block::wait_copies(int pending, Site) {
+  // The latest legal moment for these copies is now.
+  Thread& self = *running_thread;
+  const int last = self.copy_groups_committed - pending;
+  std::erase_if(copies_, [&](const AsyncCopy& copy) {
+    if (copy.issuer != &self || copy.group > last) return false;
+    complete_copy(copy);
+    return true;
+  });
+}
+
+void Block::complete_copy(const AsyncCopy& copy) {
+  std::byte* destination = shared_.get() + copy.shared_offset;
+  if (copy.source_bytes > 0) std::memcpy(destination, copy.source, std::size_t(copy.source_bytes));
+  std::memset(destination + copy.source_bytes, 0, std::size_t(copy.bytes - copy.source_bytes));
+  shadow_.end_copy(copy.issuer->linear, copy.shared_offset, copy.bytes, copy.site);
+}
+
+void Block::complete_some_copies() {
+  // The data may arrive at any moment, in any order; that a thread may read it is known only after its wait, so the
+  // shared-memory shadow keeps calling the copy "in flight" until then.
+  if (copies_.empty() || random() % 4 != 0) return;
+  const AsyncCopy& copy = copies_[random() % copies_.size()];
+  if (copy.source_bytes > 0) {
+    std::memcpy(shared_.get() + copy.shared_offset, copy.source, std::size_t(copy.source_bytes));
+  }
+}
+
+// -- Reports ----------------------------------------------------------------------------------------------------------
+
+std::string Block::thread_name(int linear) const {
+  return fmt::format("thread {} (warp {}, lane {})", linear, linear / 32, linear % 32);
+}
+
+std::string Block::where() const {
+  return fmt::format("kernel {}, block ({}, {}, {}), {}", kernel_->config.name, block_index_.x, block_index_.y,
+                     block_index_.z, thread_name(last_thread_.load(std::memory_order_relaxed)));
+}
+
+void Block::fault(const std::string& kind, const std::string& what, Site site) {
+  throw Fault(kind, fmt::format("fault: {}\n  kernel {}, block ({}, {}, {}) of ({}, {}, {}), {}\n  at {}\n  {}", kind,
+                                kernel_->config.name, block_index_.x, block_index_.y, block_index_.z, grid_.x, grid_.y,
+                                grid_.z, thread_name(running_thread->linear), describe(site), what));
+}
+
+std::string Block::waiting_report() const {
+  std::string report;
+  for (std::size_t w = 0; w < warps_.size(); ++w) {
+    // The lanes of a warp by what they wait for.
+    std::map<std::string, std::uint32_t> groups;
+    for (int lane = 0; lane < 32 && int(w) * 32 + lane < thread_count_; ++lane) {
+      const Thread& thread = *threads_[w * 32 + std::size_t(lane)];
+      std::string state = "have exited";
+      if (!thread.exited) {
+        state = fmt::format("wait at {}", thread.wait.what);
+        if (thread.wait.mask != 0) {
+          const std::uint32_t missing = thread.wait.mask;
+          std::uint32_t arrived = 0;
+          for (const Meeting& meeting : warps_[w].meetings) {
+            if (meeting.mask == thread.wait.mask) arrived = meeting.arrived;
+          }
+          state += fmt::format(" for lanes {}", lane_list(missing & ~arrived));
+        }
+        state += fmt::format(", {}", describe(thread.wait.site));
+      }
+      groups[state] |= 1u << lane;
+    }
+    for (const auto& [state, lanes] : groups)
+      report += fmt::format("\n  warp {}, lanes {} {}", w, lane_list(lanes), state);
+  }
+  return report;
+}
+
+void Block::deadlock() {
+  std::string kind = "deadlock", what = "no thread can go on";
+  for (std::size_t id = 0; id < barriers_.size(); ++id) {
+    const Barrier& barrier = barriers_[id];
+    if (barrier.arrived > 0 && live_threads_ < thread_count_) {
+      kind = "barrier not reached by all";
+      what = fmt::format("{} waits for {} threads: {} arrived, {} have exited", barrier.what, barrier.expected,
+                         barrier.arrived, thread_count_ - live_threads_);
+    }
+  }
+  for (const Warp& warp : warps_) {
+    for (const Meeting& meeting : warp.meetings) {
+      if ((meeting.mask & ~warp.live) != 0) {
+        kind = "exited lanes";
+        what = fmt::format("{} waits for lanes {}, which have exited", meeting.operation,
+                           lane_list(meeting.mask & ~warp.live));
+      }
+    }
+  }
+  throw Fault(kind, fmt::format("fault: {}\n  kernel {}, block ({}, {}, {}) of ({}, {}, {})\n  {}{}", kind,
+                                kernel_->config.name, block_index_.x, block_index_.y, block_index_.z, grid_.x, grid_.y,
+                                grid_.z, what, waiting_report()));
+}
+
+}  // namespace flash::sim

@@ -1,0 +1,216 @@
+// Executes one thread block: each CUDA thread is a fiber, and this scheduler decides who runs. A thread runs until it
+// waits (barrier, warp collective, asynchronous work), so everything between two waits is one step of the schedule.
+//
+// The schedule belongs here alone: which warp runs next, and when asynchronous work completes (at the latest legal
+// moment, or with a schedule seed at a moment drawn from it). Instructions (warp.hpp, barrier.hpp, cp_async.hpp, ...)
+// only say what they wait for.
+#pragma once
+
+#include <atomic>
+#include <boost/context/fiber.hpp>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <exception>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "common/error.hpp"
+#include "common/launch_config.hpp"
+#include "common/sim/access_log.hpp"
+#include "common/sim/counters.hpp"
+#include "common/sim/shared_shadow.hpp"
+#include "common/sim/site.hpp"
+
+namespace flash::sim {
+
+struct Dim3 {
+  unsigned x = 1, y = 1, z = 1;
+};
+
+class Block;
+
+/// What a thread waits for, in words for the deadlock report.
+struct Wait {
+  const char* what = "";  // "__syncthreads", "named barrier 1", "__shfl_xor_sync"; empty: nothing
+  Site site;
+  std::uint32_t mask = 0;  // lanes a warp collective waits for
+};
+
+/// One CUDA thread.
+struct Thread {
+  boost::context::fiber fiber;
+  boost::context::fiber scheduler;  // to go back to, while the thread runs
+  Block* block = nullptr;
+  Dim3 index;  // threadIdx
+  int linear = 0;
+  int warp = 0;
+  int lane = 0;
+  bool exited = true;
+  Wait wait;
+  AccessLog log;
+  // cp.async: groups are numbered from 1 in the order they were committed; copies issued and not yet committed belong
+  // to the group that comes next.
+  int copy_groups_committed = 0;
+};
+
+/// The running thread of this OS thread; null outside kernels.
+inline constinit thread_local Thread* running_thread = nullptr;
+
+/// A copy into shared memory that has been issued and has not happened yet.
+struct AsyncCopy {
+  Thread* issuer;
+  int group;
+  int shared_offset;
+  const std::byte* source;  // null: zero fill only
+  int source_bytes;         // the rest of `bytes` becomes zero
+  int bytes;
+  SiteId site;
+};
+
+/// What all blocks of a launch have in common.
+struct KernelRun {
+  LaunchConfig config;
+  std::function<void()> body;  // the kernel with its arguments, called once in each thread
+  std::uint64_t schedule_seed = 0;
+};
+
+class Block {
+ public:
+  Block();
+  ~Block();
+  Block(const Block&) = delete;
+
+  /// Runs one block to its end and adds what it counted. Throws Fault.
+  void run(const KernelRun& kernel, std::int64_t block_linear, Counters& counters);
+
+  // -- For the instructions, called from a thread's fiber ------------------------------------------------------------
+
+  const Dim3& block_index() const { return block_index_; }
+  const Dim3& grid() const { return grid_; }
+  int threads() const { return thread_count_; }
+  std::byte* shared_memory() { return shared_.get(); }
+  int shared_bytes() const { return shared_bytes_; }
+  Counters& counters() { return *counters_; }
+
+  /// Waits until `count` threads have arrived at barrier `id` (0 is __syncthreads).
+  void barrier_sync(int id, int count, const char* what, Site site);
+  /// Arrives without waiting.
+  void barrier_arrive(int id, int count, const char* what, Site site);
+
+  /// Meets the lanes of `mask` in this warp: each deposits a pointer, the last one to come runs `compute` over all 32
+  /// pointers (null for lanes outside the mask), and then all go on. `operation` must be the same for all.
+  template <typename Operand, typename Compute>
+  void meet(const char* operation, std::uint32_t mask, Operand& mine, Site site, Compute compute);
+
+  /// __syncwarp: orders the memory accesses of the lanes.
+  void order_lanes(int warp) { shadow_.order_lanes(warp); }
+
+  void read_shared(const void* address, int bytes, SharedAccess kind, Site site);
+  void write_shared(const void* address, int bytes, SharedAccess kind, Site site);
+  void read_global(int tensor, const void* address, int bytes, Site site);
+  void write_global(int tensor, const void* address, int bytes, Site site);
+  void atomic_global(int tensor, const void* address, int bytes, Site site);
+
+  void issue_copy(void* shared_address, const std::byte* source, int source_bytes, int bytes, Site site);
+  void commit_copies();
+  /// Returns when at most `pending` of this thread's committed groups are incomplete.
+  void wait_copies(int pending, Site site);
+
+  /// Ends the run with a report that names kernel, block, thread and source line. `what` may have several lines.
+  [[noreturn]] void fault(const std::string& kind, const std::string& what, Site site);
+
+  /// For the watchdog of the launch: grows while threads take turns.
+  std::uint64_t progress() const { return progress_.load(std::memory_order_relaxed); }
+  /// The kernel, block and thread that runs, for the watchdog's report (read from another OS thread, approximate).
+  std::string where() const;
+
+ private:
+  struct Meeting {
+    const char* operation = nullptr;
+    std::uint32_t mask = 0;
+    std::uint32_t arrived = 0;
+    void* operands[32] = {};
+    Site site;
+  };
+  struct Warp {
+    std::uint32_t live = 0;         // lanes that have not exited
+    std::uint32_t ready = 0;        // lanes that can run
+    std::uint32_t log_full = 0;     // lanes that paused so that the others catch up
+    std::vector<Meeting> meetings;  // one for each mask that is being waited on
+  };
+  struct Barrier {
+    int expected = 0;
+    int arrived = 0;
+    const char* what = "";
+    std::vector<Thread*> waiting;
+    std::uint32_t arrived_warps = 0;
+    SharedShadow::Clock clock;
+  };
+  struct Cancelled {};
+
+  void thread_main(Thread& thread);
+  void make_fibers(int count);
+  void schedule();
+  void run_warp(int warp);
+  void resume(Thread& thread);
+  void suspend(Thread& thread);  // back to the scheduler; returns when resumed
+  void flush_logs(int warp);
+  void log(Thread& thread, AccessKind kind, int tensor, std::uintptr_t address, int bytes, Site site);
+  void arrive(Barrier& barrier, int id, int count, const char* what, Site site);
+  void complete(Barrier& barrier);
+  void complete_copy(const AsyncCopy& copy);
+  void complete_some_copies();
+  Meeting& join_meeting(const char* operation, std::uint32_t mask, Site site);
+  void finish_meeting(std::uint32_t mask);
+  void check(const Conflict& conflict, const char* access, int offset, int bytes, Site site);
+  [[noreturn]] void deadlock();
+  std::string waiting_report() const;
+  std::string thread_name(int linear) const;
+  std::uint64_t random();
+
+  const KernelRun* kernel_ = nullptr;
+  Counters* counters_ = nullptr;
+  Dim3 block_index_, grid_;
+  int thread_count_ = 0;
+  int shared_bytes_ = 0;
+  std::unique_ptr<std::byte, void (*)(void*)> shared_;
+  std::vector<std::unique_ptr<Thread>> threads_;
+  std::vector<Warp> warps_;
+  std::vector<Barrier> barriers_;
+  std::deque<AsyncCopy> copies_;
+  SharedShadow shadow_;
+  SiteTable sites_;
+  int live_threads_ = 0;
+  int current_warp_ = 0;
+  bool cancelled_ = false;
+  std::exception_ptr failure_;
+  std::uint64_t random_state_ = 0;
+  std::atomic<std::uint64_t> progress_{0};
+  std::atomic<int> last_thread_{0};
+};
+
+template <typename Operand, typename Compute>
+void Block::meet(const char* operation, std::uint32_t mask, Operand& mine, Site site, Compute compute) {
+  Thread& self = *running_thread;
+  Meeting& meeting = join_meeting(operation, mask, site);
+  meeting.operands[self.lane] = &mine;
+  meeting.arrived |= 1u << self.lane;
+  if (meeting.arrived != mask) {
+    self.wait = {operation, site, mask};
+    suspend(self);
+    return;
+  }
+  Operand* operands[32];
+  for (int lane = 0; lane < 32; ++lane) operands[lane] = static_cast<Operand*>(meeting.operands[lane]);
+  compute(operands);
+  finish_meeting(mask);
+}
+
+/// The block of the running thread.
+inline Block& this_block() { return *running_thread->block; }
+
+}  // namespace flash::sim

@@ -1,0 +1,34 @@
+// Everything a kernel may use, on the simulated GPU: CUDA's keywords and built-in variables, the views, and the
+// instructions. common/gpu/kernel.hpp is its twin for nvcc; common/kernel.hpp picks one.
+#pragma once
+
+#include <algorithm>
+
+#include "common/chapter.hpp"
+#include "common/error.hpp"
+#include "common/sim/atomics.hpp"
+#include "common/sim/barrier.hpp"
+#include "common/sim/cp_async.hpp"
+#include "common/sim/machine.hpp"
+#include "common/sim/math.hpp"
+#include "common/sim/matrix.hpp"
+#include "common/sim/views.hpp"
+#include "common/sim/warp.hpp"
+
+#define MACHINE sim
+#define __global__
+#define __device__ inline
+#define __forceinline__
+#define __launch_bounds__(...)
+#define threadIdx (::flash::sim::running_thread->index)
+#define blockIdx (::flash::sim::this_block().block_index())
+#define gridDim (::flash::sim::this_block().grid())
+
+namespace flash::sim {
+using half = float16;
+using flash::bfloat16;
+using flash::from_float;
+using flash::to_float;
+using std::max;
+using std::min;
+}  // namespace flash::sim

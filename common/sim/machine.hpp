@@ -1,0 +1,66 @@
+// The simulated GPU as a device: memory is host memory, a launch runs its blocks on host threads.
+#pragma once
+
+#include <chrono>
+#include <functional>
+#include <map>
+#include <mutex>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "common/device.hpp"
+#include "common/launch_config.hpp"
+#include "common/sim/counters.hpp"
+
+namespace flash::sim {
+
+class Machine final : public Device {
+ public:
+  /// `schedule_seed` 0 runs warps and blocks in order and completes asynchronous work at the latest legal moment;
+  /// any other seed draws both from it. `host_threads` 0 takes one for each core.
+  explicit Machine(std::uint64_t schedule_seed = 0, int host_threads = 0);
+
+  DeviceKind kind() const override { return DeviceKind::sim; }
+  std::string describe() const override;
+  std::size_t free_bytes() const override;
+  void* allocate(std::size_t bytes) override;
+  void release(void* data) noexcept override;
+  void upload(void* device_data, const void* host, std::size_t bytes) override;
+  void download(void* host, const void* device_data, std::size_t bytes) override;
+  void fill_bytes(void* device_data, unsigned char value, std::size_t bytes) override;
+  void synchronize() override {}
+
+  /// Runs the kernel to its end. Throws Fault with the report when a thread does something that hardware forbids or
+  /// leaves undefined, DeviceError when the launch itself is beyond the hardware's limits.
+  template <typename... Parameters, typename... Arguments>
+  void launch(const LaunchConfig& config, void (*kernel)(Parameters...), Arguments&&... arguments) {
+    const std::tuple<Parameters...> bound(std::forward<Arguments>(arguments)...);
+    run(config, [&] { std::apply(kernel, bound); });
+  }
+
+  /// Only on a GPU: throws DeviceError (the twin of gpu::Machine's batched product on cuBLAS).
+  template <typename... Anything>
+  void batched_product(const Anything&...) {
+    no_library("cuBLAS");
+  }
+
+  const Counters& counters() const { return counters_; }
+  void reset_counters() { counters_ = {}; }
+
+  /// A thread that runs this long without an access, a barrier or an end is reported as an endless loop, and the
+  /// process ends with exit code 1.
+  void set_watchdog(std::chrono::milliseconds limit) { watchdog_ = limit; }
+
+ private:
+  void run(const LaunchConfig& config, std::function<void()> body);
+  [[noreturn]] static void no_library(const char* name);
+
+  std::uint64_t schedule_seed_;
+  int host_threads_;
+  std::chrono::milliseconds watchdog_{60'000};
+  Counters counters_;
+};
+
+}  // namespace flash::sim

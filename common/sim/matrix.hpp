@@ -1,0 +1,123 @@
+// ldmatrix and mma.sync of the simulated GPU, with the fragment layouts of the PTX manual ("Warp-level matrix
+// instructions"); the twin of common/ptx/matrix.hpp.
+#pragma once
+
+#include <cstring>
+
+#include "common/dtype.hpp"
+#include "common/sim/views.hpp"
+
+namespace flash::sim {
+
+namespace detail {
+
+template <int Count>
+struct LdmatrixOperand {
+  const std::byte* row;
+  std::uint32_t* result;
+};
+
+/// Lane 8i + r gives the address of row r of matrix i; the lanes from 8·Count on give nothing.
+template <int Count, bool Transposed>
+void ldmatrix(const char* operation, std::uint32_t (&result)[Count], SharedAddress row, Site site) {
+  Block& block = this_block();
+  LdmatrixOperand<Count> mine{row.data, result};
+  if (reinterpret_cast<std::uintptr_t>(row.data) % 16 != 0) {
+    block.fault("misaligned", fmt::format("{}: a row's address is not a multiple of 16 bytes", operation), site);
+  }
+  if (running_thread->lane < 8 * Count) block.read_shared(row.data, 16, SharedAccess::ldmatrix, site);
+  block.meet(operation, 0xffffffffu, mine, site, [](LdmatrixOperand<Count>** lanes) {
+    for (int matrix = 0; matrix < Count; ++matrix) {
+      for (int lane = 0; lane < 32; ++lane) {
+        std::uint16_t pair[2];
+        for (int i = 0; i < 2; ++i) {
+          const int row = Transposed ? lane % 4 * 2 + i : lane / 4;
+          const int col = Transposed ? lane / 4 : lane % 4 * 2 + i;
+          std::memcpy(&pair[i], lanes[matrix * 8 + row]->row + col * 2, 2);
+        }
+        std::memcpy(&lanes[lane]->result[matrix], pair, 4);
+      }
+    }
+  });
+}
+
+template <typename Element>
+float element_of(std::uint32_t pair, int i) {
+  return to_float(Element{std::uint16_t(i == 0 ? pair & 0xffffu : pair >> 16)});
+}
+
+/// d += a·b for one warp: a is [16, 16], b is [16, 8], d is [16, 8] in fp32.
+template <typename Element>
+struct MmaOperand {
+  float* d;
+  const std::uint32_t* a;
+  const std::uint32_t* b;
+};
+
+template <typename Element>
+void mma_compute(MmaOperand<Element>** lanes) {
+  float a[16][16], b[16][8], d[16][8];
+  for (int lane = 0; lane < 32; ++lane) {
+    const int group = lane / 4, pair = lane % 4 * 2;
+    for (int i = 0; i < 2; ++i) {
+      a[group][pair + i] = element_of<Element>(lanes[lane]->a[0], i);
+      a[group + 8][pair + i] = element_of<Element>(lanes[lane]->a[1], i);
+      a[group][pair + 8 + i] = element_of<Element>(lanes[lane]->a[2], i);
+      a[group + 8][pair + 8 + i] = element_of<Element>(lanes[lane]->a[3], i);
+      b[pair + i][group] = element_of<Element>(lanes[lane]->b[0], i);
+      b[pair + 8 + i][group] = element_of<Element>(lanes[lane]->b[1], i);
+      d[group][pair + i] = lanes[lane]->d[i];
+      d[group + 8][pair + i] = lanes[lane]->d[2 + i];
+    }
+  }
+  for (int row = 0; row < 16; ++row) {
+    float sum[8];
+    for (int col = 0; col < 8; ++col) sum[col] = 0.0f;
+    for (int k = 0; k < 16; ++k) {
+      for (int col = 0; col < 8; ++col) sum[col] += a[row][k] * b[k][col];
+    }
+    for (int col = 0; col < 8; ++col) d[row][col] += sum[col];
+  }
+  for (int lane = 0; lane < 32; ++lane) {
+    const int group = lane / 4, pair = lane % 4 * 2;
+    for (int i = 0; i < 2; ++i) {
+      lanes[lane]->d[i] = d[group][pair + i];
+      lanes[lane]->d[2 + i] = d[group + 8][pair + i];
+    }
+  }
+  this_block().counters().matrix_flops += 2 * 16 * 16 * 8;
+}
+
+}  // namespace detail
+
+/// ldmatrix.sync.aligned.m8n8.xN.shared.b16: loads N matrices of 8 by 8 16-bit elements; see detail::ldmatrix.
+inline void ldmatrix_x4(std::uint32_t (&result)[4], SharedAddress row, Site site = Site::here()) {
+  detail::ldmatrix<4, false>("ldmatrix.x4", result, row, site);
+}
+inline void ldmatrix_x2(std::uint32_t (&result)[2], SharedAddress row, Site site = Site::here()) {
+  detail::ldmatrix<2, false>("ldmatrix.x2", result, row, site);
+}
+/// As above, each matrix transposed.
+inline void ldmatrix_x4_trans(std::uint32_t (&result)[4], SharedAddress row, Site site = Site::here()) {
+  detail::ldmatrix<4, true>("ldmatrix.x4.trans", result, row, site);
+}
+inline void ldmatrix_x2_trans(std::uint32_t (&result)[2], SharedAddress row, Site site = Site::here()) {
+  detail::ldmatrix<2, true>("ldmatrix.x2.trans", result, row, site);
+}
+
+/// mma.sync.aligned.m16n8k16.row.col.f32: d += a·b with fp16 or bf16 operands and fp32 sums. Lane l holds rows l/4 and
+/// l/4 + 8; of d columns 2(l mod 4) and the next.
+template <typename Element>
+void mma_m16n8k16(float (&d)[4], const std::uint32_t (&a)[4], const std::uint32_t (&b)[2], Site site = Site::here()) {
+  detail::MmaOperand<Element> mine{d, a, b};
+  this_block().meet("mma.sync", 0xffffffffu, mine, site,
+                    [](detail::MmaOperand<Element>** lanes) { detail::mma_compute<Element>(lanes); });
+}
+
+/// Two floats rounded to a pair of elements in one register, the first in the lower half.
+template <typename Element>
+std::uint32_t pack(float low, float high) {
+  return std::uint32_t(from_float<Element>(low).bits) | std::uint32_t(from_float<Element>(high).bits) << 16;
+}
+
+}  // namespace flash::sim
