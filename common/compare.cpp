@@ -24,7 +24,7 @@ int compare_main(int argc, char** argv) {
 
   const Input input = make_input(options, problem);
   DeviceTensors tensors(*device, input);
-  const std::optional<Ceilings> ceilings = device->ceilings();
+  const std::optional<Ceilings> ceilings = options.ceilings ? device->ceilings() : std::nullopt;
   std::vector<ChapterRun> runs;
   std::vector<std::string> left_out;
   bool passed = true;

@@ -76,7 +76,7 @@ class Device {
   /// Waits for all launches; reports their errors.
   virtual void synchronize() = 0;
 
-  // -- Measurements: each machine has its own, the other gives nothing ------------------------------------------------
+  // -- Measurements: each machine has its own, the other gives nothing
 
   /// GPU: `launch` timed by CUDA events, with the L2 cache flushed before each run. `repeat` runs; without it 30, or as
   /// many (3 at least) as fit in about two seconds.

@@ -40,7 +40,7 @@ inline float16 to_float16(float x) {
   const std::uint32_t bits = std::bit_cast<std::uint32_t>(x);
   const std::uint16_t sign = std::uint16_t((bits >> 16) & 0x8000u);
   const std::uint32_t magnitude = bits & 0x7fffffffu;
-  if (magnitude > 0x7f800000u) return {std::uint16_t(sign | 0x7fffu)};   // NaN: the hardware's canonical one
+  if (magnitude > 0x7f800000u) return {std::uint16_t(0x7fffu)};          // NaN: the hardware's canonical one
   if (magnitude >= 0x477ff000u) return {std::uint16_t(sign | 0x7c00u)};  // 65520 and more round to infinity
   if (magnitude < 0x38800000u) {                                         // below 2^-14: subnormal
     // Adding 0.5 puts the result's last bit (2^-24) at the last bit of the sum, so the addition rounds.

@@ -36,8 +36,7 @@ std::string error_text(int error) { return std::generic_category().message(error
 
 namespace {
 
-// ---- temporary files that a signal removes
-// ----------------------------------------------------------------------------
+// -- temporary files that a signal removes
 
 /// Names of unfinished files. A slot is written under the mutex and read by the signal handler, which takes no lock:
 /// the flag is set after the name is complete and cleared before the slot is used again.
@@ -107,8 +106,7 @@ class TemporaryName {
   TemporarySlot* slot_ = nullptr;
 };
 
-// ---- writing
-// ----------------------------------------------------------------------------------------------------------
+// -- writing
 
 /// Where `path` leads (a symbolic link stays, its target is replaced) and the folder that holds it.
 struct Target {

@@ -1,9 +1,9 @@
 #include "common/input.hpp"
 
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include "common/error.hpp"
+#include "common/host_memory.hpp"
 #include "common/npy.hpp"
 
 namespace flash {
@@ -28,8 +28,6 @@ HostTensor to_tensor(const NpyArray& array, DType dtype) {
   for (std::int64_t i = 0; i < array.size(); ++i) tensor.bits()[i] = tensor.encode(array.as_float(i));
   return tensor;
 }
-
-std::size_t host_free_bytes() { return std::size_t(sysconf(_SC_AVPHYS_PAGES)) * std::size_t(sysconf(_SC_PAGESIZE)); }
 
 }  // namespace
 
@@ -104,7 +102,7 @@ void require_memory(Device& device, const Problem& problem, const std::vector<Te
   const AttentionCall call = contiguous_call(problem);
   const double on_device = device_bytes(call, workspace), on_host = device_bytes(call, {});
   const bool shared = device.kind() == DeviceKind::sim;  // the simulation's memory is the host's
-  const double host_need = on_host + (shared ? on_device : 0.0), host_free = double(host_free_bytes());
+  const double host_need = on_host + (shared ? on_device : 0.0), host_free = double(host_available_bytes());
   if (!shared && on_device > double(device.free_bytes())) {
     throw UsageError(fmt::format(
         "{} needs {:.2f} GB on the GPU ({:.2f} GB of it intermediate tensors) and {:.2f} GB are "

@@ -1,6 +1,8 @@
 // The C interface of the chapters (common/flash_chapters.h).
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <iterator>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -48,6 +50,9 @@ Problem problem_of(const flash_attention& call) {
   if (call.dtype != FLASH_FP16 && call.dtype != FLASH_BF16) {
     throw UsageError(fmt::format("dtype {}: use FLASH_FP16 (0) or FLASH_BF16 (1)", call.dtype));
   }
+  if (call.causal != 0 && call.causal != 1) {
+    throw UsageError(fmt::format("causal {}: use 0 or 1", call.causal));
+  }
   Problem problem;
   problem.batch = call.batch;
   problem.heads = call.heads;
@@ -77,10 +82,36 @@ void set_tensor(TensorRef& ref, const flash_tensor& tensor) {
           fmt::format("{}: stride {}; batch, row and head strides are multiples of 8 elements", ref.name, stride));
     }
   }
+  const __int128 last = static_cast<__int128>(ref.batch - 1) * tensor.batch_stride +
+                        static_cast<__int128>(ref.rows - 1) * tensor.row_stride +
+                        static_cast<__int128>(ref.heads - 1) * tensor.head_stride + ref.cols;
+  if (last > (std::int64_t(1) << 62)) {
+    throw UsageError(fmt::format("{}: with strides {}, {} and {} it spans more than 2^62 elements", ref.name,
+                                 tensor.batch_stride, tensor.row_stride, tensor.head_stride));
+  }
   ref.data = tensor.data;
   ref.batch_stride = tensor.batch_stride;
   ref.row_stride = tensor.row_stride;
   ref.head_stride = tensor.head_stride;
+}
+
+/// Throws UsageError where two elements of an output may be one place in memory.
+void require_apart(const TensorRef& ref) {
+  struct Dimension {
+    std::int64_t stride, extent;
+  };
+  Dimension dimensions[] = {{ref.batch_stride, ref.batch}, {ref.row_stride, ref.rows}, {ref.head_stride, ref.heads}};
+  std::sort(std::begin(dimensions), std::end(dimensions),
+            [](const Dimension& a, const Dimension& b) { return a.stride < b.stride; });
+  std::int64_t span = ref.cols;  // elements from the first to the last of the dimensions so far
+  for (const Dimension& dimension : dimensions) {
+    if (dimension.extent == 1) continue;
+    if (dimension.stride < span) {
+      throw UsageError(fmt::format("{}: with strides {}, {} and {} (batch, row, head) its rows overlap", ref.name,
+                                   ref.batch_stride, ref.row_stride, ref.head_stride));
+    }
+    span += dimension.stride * (dimension.extent - 1);
+  }
 }
 
 void forward(int device, const char* chapter_name, const char* variant, const flash_attention& call, void* stream) {
@@ -95,7 +126,11 @@ void forward(int device, const char* chapter_name, const char* variant, const fl
   set_tensor(attention.k, call.k);
   set_tensor(attention.v, call.v);
   set_tensor(attention.o, call.o);
+  require_apart(attention.o);
   if (call.lse == nullptr) throw UsageError("LSE: the pointer is null");
+  if (reinterpret_cast<std::uintptr_t>(call.lse) % sizeof(float) != 0) {
+    throw UsageError("LSE: the pointer is not a multiple of 4 bytes");
+  }
   attention.lse.data = call.lse;
 
   Session& used = session(device, stream);

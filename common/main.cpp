@@ -73,7 +73,7 @@ int chapter_main(int argc, char** argv) {
       before.reset();
     }
   }
-  const std::optional<Ceilings> ceilings = device->ceilings();
+  const std::optional<Ceilings> ceilings = options.ceilings ? device->ceilings() : std::nullopt;
   fmt::print("{}", text_report(chapter, run, input.source, ceilings, before ? &*before : nullptr));
 
   if (!options.json_path.empty()) {

@@ -43,8 +43,7 @@ std::optional<std::int64_t> byte_count(std::span<const std::int64_t> shape, int 
   return total;
 }
 
-// ---- reading
-// ----------------------------------------------------------------------------------------------------------
+// -- reading
 
 struct Header {
   std::string descr;
@@ -223,7 +222,7 @@ void read_exactly(const std::string& path, int fd, void* out, std::size_t size, 
   }
 }
 
-// ---- writing
+// -- writing
 
 /// Magic, version 1.0, header length and the dict, padded with blanks so that the data start at a multiple of 64 bytes.
 std::string header_text(std::span<const std::int64_t> shape, const std::string& descr) {

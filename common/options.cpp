@@ -113,6 +113,8 @@ std::optional<Options> parse_options(const Program& program, int argc, const cha
       "rows compared with the fp64 reference; small problems are checked in full anyway (sample)"));
   in_report(add_choice<bool>(app, "--traffic", options.traffic, {{"on", true}, {"off", false}},
                              "read the GPU's byte counters (on)"));
+  in_report(add_choice<bool>(app, "--ceilings", options.ceilings, {{"on", true}, {"off", false}},
+                             "measure the GPU's copy and matrix rates for the roofline (on)"));
   if (program.chapter != nullptr) {
     in_report(
         app.add_option("--out", options.out_path, ".npy file for O: f2 for fp16, f4 for bf16")->type_name("FILE"));

@@ -31,6 +31,7 @@ struct Options {
   CheckMode check = CheckMode::sample;
   std::optional<int> repeat;  // none: 30, fewer when a launch is slow
   bool traffic = true;
+  bool ceilings = true;
   std::string out_path, lse_path, json_path;
 
   std::vector<std::string> arguments;  // as given, for the JSON report

@@ -13,20 +13,31 @@ namespace flash::MACHINE::naive {
 constexpr int Threads = 128;
 constexpr int Warps = Threads / 32;
 
-// -- S = scale·Q K^T: a warp computes one query row against 32 keys, a lane each --------------------------------------
+/// Where the calling warp works: `rows` numbers groups of Warps query rows, over all heads and batches.
+struct Place {
+  int batch, head, row;
+  __device__ __forceinline__ Place(const AttentionShape& shape, int rows) {
+    const int q_blocks = ceil_div(shape.seq_q, Warps);
+    row = rows % q_blocks * Warps + int(threadIdx.x) / 32;
+    batch = rows / q_blocks / shape.heads;
+    head = rows / q_blocks % shape.heads;
+  }
+};
+
+// -- S = scale·Q K^T: a warp computes one query row against 32 keys, a lane each
 
 template <typename Element>
 __global__ void __launch_bounds__(Threads) scores_kernel(GlobalTensor<const Element> q, GlobalTensor<const Element> k,
                                                          GlobalTensor<Element> s, AttentionShape shape) {
-  const int q_blocks = ceil_div(shape.seq_q, Warps);
-  const int row = int(blockIdx.x % q_blocks) * Warps + int(threadIdx.x) / 32;
-  const int batch = int(blockIdx.x / q_blocks) / shape.heads, head = int(blockIdx.x / q_blocks) % shape.heads;
-  const int key = int(blockIdx.y) * 32 + int(threadIdx.x) % 32;
+  const int key_blocks = ceil_div(shape.seq_kv, 32);
+  const Place at(shape, int(blockIdx.x) / key_blocks);
+  const int row = at.row;
+  const int key = int(blockIdx.x) % key_blocks * 32 + int(threadIdx.x) % 32;
   if (row >= shape.seq_q || key >= shape.seq_kv) return;
 
-  const auto Q = q.head(batch, head);                            // [seq_q, head_dim]
-  const auto K = k.head(batch, head / shape.heads_per_kv_head);  // [seq_kv, head_dim]
-  const auto S = s.head(batch, head);                            // [seq_q, seq_kv]
+  const auto Q = q.head(at.batch, at.head);                            // [seq_q, head_dim]
+  const auto K = k.head(at.batch, at.head / shape.heads_per_kv_head);  // [seq_kv, head_dim]
+  const auto S = s.head(at.batch, at.head);                            // [seq_q, seq_kv]
 
   float score = -infinity();
   if (key < shape.visible_keys(row)) {
@@ -43,7 +54,6 @@ __global__ void __launch_bounds__(Threads) scores_kernel(GlobalTensor<const Elem
 }
 
 // -- P = softmax(S): a block for each row, three passes over it
-// --------------------------------------------------------
 
 struct SoftmaxStorage {
   SharedVector<float, Warps> of_warp;  // each warp's maximum or sum
@@ -107,20 +117,19 @@ __global__ void __launch_bounds__(Threads) softmax_kernel(GlobalTensor<const Ele
 }
 
 // -- O = P V: a warp computes 64 columns of one row, two columns a lane
-// ------------------------------------------------
 
 template <typename Element>
 __global__ void __launch_bounds__(Threads) output_kernel(GlobalTensor<const Element> p, GlobalTensor<const Element> v,
                                                          GlobalTensor<Element> o, AttentionShape shape) {
-  const int q_blocks = ceil_div(shape.seq_q, Warps);
-  const int row = int(blockIdx.x % q_blocks) * Warps + int(threadIdx.x) / 32;
-  const int batch = int(blockIdx.x / q_blocks) / shape.heads, head = int(blockIdx.x / q_blocks) % shape.heads;
-  const int dim = int(blockIdx.y) * 64 + int(threadIdx.x) % 32 * 2;
+  const int chunks = ceil_div(shape.head_dim, 64);
+  const Place at(shape, int(blockIdx.x) / chunks);  // the chunks of a row run at the same time: P comes from HBM once
+  const int row = at.row;
+  const int dim = int(blockIdx.x) % chunks * 64 + int(threadIdx.x) % 32 * 2;
   if (row >= shape.seq_q || dim >= shape.head_dim) return;
 
-  const auto P = p.head(batch, head);                            // [seq_q, seq_kv]
-  const auto V = v.head(batch, head / shape.heads_per_kv_head);  // [seq_kv, head_dim]
-  const auto O = o.head(batch, head);                            // [seq_q, head_dim]
+  const auto P = p.head(at.batch, at.head);                            // [seq_q, seq_kv]
+  const auto V = v.head(at.batch, at.head / shape.heads_per_kv_head);  // [seq_kv, head_dim]
+  const auto O = o.head(at.batch, at.head);                            // [seq_q, head_dim]
 
   const int visible = shape.visible_keys(row);  // a key that the row does not see must not reach it, NaN least of all
   float sum[2] = {0.0f, 0.0f};
@@ -138,7 +147,7 @@ __global__ void __launch_bounds__(Threads) output_kernel(GlobalTensor<const Elem
   O.store_vector(row, dim, Vector<Element, 2>{from_float<Element>(sum[0]), from_float<Element>(sum[1])});
 }
 
-// -- Launch -----------------------------------------------------------------------------------------------------------
+// -- Launch
 
 template <typename Element>
 void launch(const AttentionCall& call, const LaunchOptions& options, Machine& machine) {
@@ -151,7 +160,7 @@ void launch(const AttentionCall& call, const LaunchOptions& options, Machine& ma
   if (library) {
     machine.batched_product(Product::q_times_k_transposed, shape.scale, call.q, call.k, s, call.problem);
   } else {
-    machine.launch({"scores", {row_blocks, ceil_div(shape.seq_kv, 32)}, Threads}, scores_kernel<Element>,
+    machine.launch({"scores", {row_blocks * ceil_div(shape.seq_kv, 32)}, Threads}, scores_kernel<Element>,
                    GlobalTensor<const Element>(call.q), GlobalTensor<const Element>(call.k), GlobalTensor<Element>(s),
                    shape);
   }
@@ -160,7 +169,7 @@ void launch(const AttentionCall& call, const LaunchOptions& options, Machine& ma
   if (library) {
     machine.batched_product(Product::p_times_v, 1.0f, p, call.v, call.o, call.problem);
   } else {
-    machine.launch({"output", {row_blocks, ceil_div(shape.head_dim, 64)}, Threads}, output_kernel<Element>,
+    machine.launch({"output", {row_blocks * ceil_div(shape.head_dim, 64)}, Threads}, output_kernel<Element>,
                    GlobalTensor<const Element>(p), GlobalTensor<const Element>(call.v), GlobalTensor<Element>(call.o),
                    shape);
   }

@@ -15,8 +15,9 @@
 namespace flash::naive {
 
 inline std::vector<TensorRef> workspace(const Problem& p, const LaunchOptions&) {
-  return {workspace_tensor("S", p.batch, p.heads, p.seq_q, p.seq_kv, 2),
-          workspace_tensor("P", p.batch, p.heads, p.seq_q, p.seq_kv, 2)};
+  const std::int64_t cols = (p.seq_kv + 7) / 8 * 8;  // whole vectors of 16 bytes
+  return {workspace_tensor("S", p.batch, p.heads, p.seq_q, cols, 2),
+          workspace_tensor("P", p.batch, p.heads, p.seq_q, cols, 2)};
 }
 
 inline std::optional<Traffic> requested(const AttentionCall& call, const LaunchOptions& options) {

@@ -89,7 +89,6 @@ struct Place {
 __device__ __forceinline__ float finite_maximum(float m) { return m == -infinity() ? 0.0f : m; }
 
 // -- One pass
-// -----------------------------------------------------------------------------------------------------------
 
 template <typename Element, int Chunks>
 __global__ void __launch_bounds__(Threads)
@@ -121,7 +120,6 @@ __global__ void __launch_bounds__(Threads)
 }
 
 // -- Three passes
-// -------------------------------------------------------------------------------------------------------
 
 template <typename Element, int Chunks>
 __global__ void __launch_bounds__(Threads)
@@ -155,7 +153,7 @@ __global__ void __launch_bounds__(Threads)
   }
 }
 
-// -- Launch -----------------------------------------------------------------------------------------------------------
+// -- Launch
 
 template <typename Element, int Chunks>
 void launch_chunks(const AttentionCall& call, const LaunchOptions& options, Machine& machine) {

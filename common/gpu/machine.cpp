@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "common/gpu/cublas.hpp"
+#include "common/gpu/flush.hpp"
 
 namespace flash::gpu {
 
@@ -84,10 +85,12 @@ void Machine::fill_bytes(void* device_data, unsigned char value, std::size_t byt
 void Machine::synchronize() { FLASH_CUDA(cudaStreamSynchronize(stream_)); }
 
 void Machine::flush_l2() {
-  // Writing more than L2 holds leaves nothing of the inputs in it.
-  constexpr std::size_t kFlushBytes = std::size_t(256) << 20;
-  if (flush_.data() == nullptr) flush_ = DeviceBuffer(*this, kFlushBytes);
-  fill_bytes(flush_.data(), 0, kFlushBytes);
+  constexpr std::size_t kFlushBytes = std::size_t(256) << 20;  // several times what L2 holds
+  if (flush_.data() == nullptr) {
+    flush_ = DeviceBuffer(*this, kFlushBytes);
+    fill_bytes(flush_.data(), 0, kFlushBytes);
+  }
+  read_through_l2(flush_.data(), kFlushBytes, stream_);
 }
 
 std::optional<Timing> Machine::time(const std::function<void()>& launch, std::optional<int> repeat) {

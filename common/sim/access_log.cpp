@@ -112,40 +112,54 @@ bool SiteTable::before(SiteId a, SiteId b) const {
   return x.line < y.line;
 }
 
-void count_accesses(AccessLog* const (&logs)[32], const SiteTable& sites, Counters& counters) {
+void count_accesses(AccessLog* const (&logs)[32], std::uint32_t open, const SiteTable& sites, Counters& counters) {
   const Access* next[32];
   const Access* end[32];
-  int lanes = 0;
-  for (AccessLog* log : logs) {
-    if (log == nullptr || log->entries.empty()) continue;
-    next[lanes] = log->entries.data();
-    end[lanes++] = log->entries.data() + log->entries.size();
-  }
-  while (lanes > 0) {
-    const Access* leader = next[0];
-    for (int i = 1; i < lanes; ++i) {
-      if (next[i]->site != leader->site && sites.before(next[i]->site, leader->site)) leader = next[i];
+  int active[32], lanes = 0;  // lanes with something left
+  bool open_lane_used_up = false;
+  for (int lane = 0; lane < 32; ++lane) {
+    next[lane] = end[lane] = nullptr;
+    if (logs[lane] == nullptr) continue;
+    next[lane] = logs[lane]->entries.data();
+    end[lane] = next[lane] + logs[lane]->entries.size();
+    if (next[lane] != end[lane]) {
+      active[lanes++] = lane;
+    } else if (open >> lane & 1u) {
+      open_lane_used_up = true;
     }
-    const Access* group[32];
+  }
+  const Access* group[32] = {};
+  while (lanes > 0 && !open_lane_used_up) {
+    const Access* leader = next[active[0]];
+    for (int i = 1; i < lanes; ++i) {
+      const Access* other = next[active[i]];
+      if (other->site != leader->site && sites.before(other->site, leader->site)) leader = other;
+    }
     int count = 0, left = 0;
     for (int i = 0; i < lanes; ++i) {
-      const Access* mine = next[i];
-      const Access* after = mine;
+      const int lane = active[i];
+      const Access* mine = next[lane];
       if (mine->site == leader->site && mine->kind == leader->kind && mine->tensor == leader->tensor) {
         group[count++] = mine;
-        ++after;
+        ++next[lane];
       }
-      const Access* stop = end[i];
-      if (after != stop) {
-        next[left] = after;
-        end[left++] = stop;
+      if (next[lane] != end[lane]) {
+        active[left++] = lane;
+      } else if (open >> lane & 1u) {
+        open_lane_used_up = true;
       }
     }
     lanes = left;
     count_one(group, count, counters);
   }
-  for (AccessLog* log : logs) {
-    if (log != nullptr) log->entries.clear();
+  for (int lane = 0; lane < 32; ++lane) {
+    if (logs[lane] == nullptr) continue;
+    std::vector<Access>& entries = logs[lane]->entries;
+    if (next[lane] == end[lane]) {
+      entries.clear();
+    } else {
+      entries.erase(entries.begin(), entries.begin() + (next[lane] - entries.data()));
+    }
   }
 }
 

@@ -59,8 +59,10 @@ class SiteTable {
   std::vector<Cached> cache_;
 };
 
-/// Matches the logs of one warp's lanes (null for lanes without one), counts, and empties them.
-void count_accesses(AccessLog* const (&logs)[32], const SiteTable& sites, Counters& counters);
+/// Matches the logs of one warp's lanes (null for lanes without one), counts, and empties them. The lanes of `open` are
+/// in the middle of what they do: what the others have left in their logs when one of these is used up stays there,
+/// because the lane's next access may belong to it.
+void count_accesses(AccessLog* const (&logs)[32], std::uint32_t open, const SiteTable& sites, Counters& counters);
 
 /// Wavefronts that one warp-wide shared access needs beyond the fewest possible: lane i accesses bytes[i] at
 /// offset[i]; accesses of 16 bytes are answered eight lanes at a time, of 8 bytes sixteen at a time.

@@ -79,6 +79,7 @@ std::string lane_list(std::uint32_t lanes) {
 Block::Block() : shared_(nullptr, std::free), barriers_(kNamedBarriers) {
   // The hardware's limit on shared memory is small enough to hold the whole of it once.
   shared_.reset(static_cast<std::byte*>(std::aligned_alloc(1024, kMaxSharedBytes)));
+  if (!shared_) throw std::bad_alloc();
 }
 
 Block::~Block() = default;
@@ -94,7 +95,7 @@ void Block::thread_main(Thread& thread) {
   // A fiber serves block after block: it is made once and its stack stays warm.
   for (;;) {
     try {
-      kernel_->body();
+      if (!cancelled_) kernel_->body();
     } catch (const Cancelled&) {
     } catch (const boost::context::detail::forced_unwind&) {
       throw;
@@ -136,13 +137,14 @@ void Block::run(const KernelRun& kernel, std::int64_t block_linear, Counters& co
                   unsigned(block_linear / config.grid.x / config.grid.y)};
   thread_count_ = config.threads;
   shared_bytes_ = int(config.shared_bytes);
+  blocks_started_.fetch_add(1, std::memory_order_relaxed);
+  last_line_.store(0, std::memory_order_relaxed);
   random_state_ = kernel.schedule_seed * 0x2545f4914f6cdd1du + std::uint64_t(block_linear);
   const int warp_count = (thread_count_ + 31) / 32;
   make_fibers(thread_count_);
   shadow_.begin_block(shared_bytes_, warp_count);
   warps_.assign(std::size_t(warp_count), {});
   for (Barrier& barrier : barriers_) barrier = {};
-  copies_.clear();
   cancelled_ = false;
   failure_ = nullptr;
   live_threads_ = thread_count_;
@@ -153,9 +155,10 @@ void Block::run(const KernelRun& kernel, std::int64_t block_linear, Counters& co
     thread.wait = {};
     thread.log.entries.clear();
     thread.copy_groups_committed = 0;
+    thread.copies.clear();
     Warp& warp = warps_[std::size_t(thread.warp)];
-    warp.live |= 1u << thread.lane;
-    warp.ready |= 1u << thread.lane;
+    warp.lanes |= 1u << thread.lane;
+    warp.live = warp.ready = warp.lanes;
   }
   try {
     schedule();
@@ -163,7 +166,8 @@ void Block::run(const KernelRun& kernel, std::int64_t block_linear, Counters& co
     if (!failure_) failure_ = std::current_exception();
   }
   if (failure_) {
-    // Let every thread leave the kernel, so that its stack is empty for the next block.
+    // Let every thread leave the kernel, so that its stack is empty for the next block: those that wait throw
+    // Cancelled, those that have not begun do not begin.
     cancelled_ = true;
     for (int i = 0; i < thread_count_; ++i) {
       Thread& thread = *threads_[std::size_t(i)];
@@ -187,9 +191,11 @@ void Block::schedule() {
       int skip = int(random() % std::uint64_t(std::popcount(runnable)));
       while (skip-- > 0) runnable &= runnable - 1;
       current_warp_ = std::countr_zero(runnable);
-      complete_some_copies();
-    } else if (!(runnable >> current_warp_ & 1u)) {
-      current_warp_ = std::countr_zero(runnable);
+      let_copies_arrive();
+    } else if (warps_[std::size_t(current_warp_)].ready == 0) {
+      // The next in turn: a warp whose lanes run on without waiting must not keep the others from what it looks for.
+      const std::uint32_t later = runnable & ~((2u << current_warp_) - 1);
+      current_warp_ = std::countr_zero(later != 0 ? later : runnable);
     }
     run_warp(current_warp_);
     if (failure_) return;
@@ -198,10 +204,13 @@ void Block::schedule() {
 
 void Block::run_warp(int w) {
   Warp& warp = warps_[std::size_t(w)];
-  if (warp.ready == 0) {  // all that could run have full logs: count them and let them go on
-    flush_logs(w);
-    warp.ready = warp.log_full;
-    warp.log_full = 0;
+  if (warp.ready == 0) {  // all that could run have full logs: count what can be, and let those with space go on
+    flush_logs(w, warp.log_full);
+    for (int lane = 0; lane < 32; ++lane) {
+      if (!(warp.log_full >> lane & 1u)) continue;
+      if (threads_[std::size_t(w * 32 + lane)]->log.entries.size() < AccessLog::kCapacity) warp.ready |= 1u << lane;
+    }
+    warp.log_full &= ~warp.ready;
   }
   // One turn for each lane that is ready now; with a seed the turn starts at any lane.
   const int first = kernel_->schedule_seed != 0 ? int(random() % 32) : 0;
@@ -216,6 +225,7 @@ void Block::run_warp(int w) {
     if (thread.exited) {
       warp.live &= ~(1u << lane);
       --live_threads_;
+      progress_.fetch_add(1, std::memory_order_relaxed);
     }
   }
   if (warp.ready == 0 && warp.log_full == 0) flush_logs(w);
@@ -224,29 +234,31 @@ void Block::run_warp(int w) {
 void Block::resume(Thread& thread) {
   Thread* const before = running_thread;
   running_thread = &thread;
-  progress_.fetch_add(1, std::memory_order_relaxed);
   last_thread_.store(thread.linear, std::memory_order_relaxed);
   thread.fiber = std::move(thread.fiber).resume();
   running_thread = before;
 }
 
 void Block::suspend(Thread& thread) {
+  if (cancelled_) throw Cancelled{};  // a destructor that runs while the thread unwinds
   thread.scheduler = std::move(thread.scheduler).resume();
   if (cancelled_) throw Cancelled{};
   thread.wait = {};
 }
 
-void Block::flush_logs(int w) {
+void Block::flush_logs(int w, std::uint32_t open) {
   AccessLog* logs[32] = {};
   bool any = false;
   for (int lane = 0; lane < 32 && w * 32 + lane < thread_count_; ++lane) {
     logs[lane] = &threads_[std::size_t(w * 32 + lane)]->log;
     any |= !logs[lane]->entries.empty();
   }
-  if (any) count_accesses(logs, sites_, *counters_);
+  if (any) count_accesses(logs, open, sites_, *counters_);
 }
 
 void Block::log(Thread& thread, AccessKind kind, int tensor, std::uintptr_t address, int bytes, Site site) {
+  last_file_.store(site.file, std::memory_order_relaxed);
+  last_line_.store(site.line, std::memory_order_relaxed);
   if (thread.log.entries.size() == AccessLog::kCapacity) {
     thread.wait = {"the other lanes of its warp to catch up", site, 0};
     warps_[std::size_t(thread.warp)].log_full |= 1u << thread.lane;
@@ -255,67 +267,88 @@ void Block::log(Thread& thread, AccessKind kind, int tensor, std::uintptr_t addr
   thread.log.entries.push_back({address, sites_.id(site), kind, std::uint8_t(bytes), tensor});
 }
 
-// -- Barriers ---------------------------------------------------------------------------------------------------------
+// -- Barriers
 
-void Block::arrive(Barrier& barrier, int id, int count, const char* what, Site site) {
+namespace {
+
+std::string barrier_name(int id) { return id == 0 ? "__syncthreads" : fmt::format("named barrier {}", id); }
+
+}  // namespace
+
+int Block::Barrier::threads() const {
+  int count = 0;
+  for (const std::uint32_t of_warp : lanes) count += std::popcount(of_warp);
+  return count;
+}
+
+void Block::check_barrier(const Barrier& barrier, int id, int count, bool wait, Site site) {
+  const std::string name = barrier_name(id);
+  const int warp = running_thread->warp;
+  const std::uint32_t bit = 1u << warp, lanes = barrier.lanes[std::size_t(warp)];
+  if (count <= 0 || (count % 32 != 0 && !(id == 0 && count == thread_count_))) {
+    fault("bad barrier", fmt::format("{} for {} threads: the count is a multiple of 32", name, count), site);
+  }
+  if (count > (thread_count_ + 31) / 32 * 32) {
+    fault("bad barrier", fmt::format("{} for {} threads, but the block has {}", name, count, thread_count_), site);
+  }
+  if (barrier.expected != 0 && barrier.expected != count) {
+    fault("bad barrier", fmt::format("{} for {} threads, but others came there for {}", name, count, barrier.expected),
+          site);
+  }
+  if (barrier.arrived & bit) {
+    fault("bad barrier", fmt::format("warp {} arrives at {} again before it completed", warp, name), site);
+  }
+  if (lanes != 0 && bool(barrier.waiting & bit) != wait) {
+    fault("diverged warp",
+          fmt::format("lanes {} of the warp {} at {}, this one {}", lane_list(lanes), wait ? "arrive" : "wait", name,
+                      wait ? "waits" : "arrives"),
+          site);
+  }
+}
+
+void Block::barrier(int id, int count, bool wait, Site site) {
   if (id < 0 || id >= kNamedBarriers) {
     fault("bad barrier", fmt::format("named barrier {}: a block has barriers 0 to {}", id, kNamedBarriers - 1), site);
   }
-  if (count <= 0 || count % 32 != 0) {
-    if (!(id == 0 && count == thread_count_)) {
-      fault("bad barrier", fmt::format("{} for {} threads: the count is a multiple of 32", what, count), site);
-    }
-  }
-  if (barrier.arrived > 0 && barrier.expected != count) {
-    fault("bad barrier", fmt::format("{} for {} threads, but others wait there for {}", what, count, barrier.expected),
-          site);
-  }
-  barrier.expected = count;
-  barrier.what = what;
   Thread& self = *running_thread;
-  barrier.arrived += 1;
-  barrier.arrived_warps |= 1u << self.warp;
+  Barrier& barrier = barriers_[std::size_t(id)];
+  check_barrier(barrier, id, count, wait, site);
+  Warp& warp = warps_[std::size_t(self.warp)];
+  barrier.expected = count;
+  if (wait) barrier.waiting |= 1u << self.warp;
+  std::uint32_t& lanes = barrier.lanes[std::size_t(self.warp)];
+  lanes |= 1u << self.lane;
+  self.wait = {id == 0 ? "__syncthreads" : "named barrier", site, 0, id};
+  if (lanes != warp.lanes) return suspend(self);
+
+  flush_logs(self.warp);
   shadow_.release(self.warp, barrier.clock);
+  barrier.arrived |= 1u << self.warp;
+  if (!wait) warp.ready |= lanes & ~(1u << self.lane);
+  if (std::popcount(barrier.arrived) * 32 >= count) {
+    complete(barrier);
+  } else if (wait) {
+    return suspend(self);
+  }
+  self.wait = {};
 }
 
 void Block::complete(Barrier& barrier) {
   counters_->barriers += 1;
-  for (Thread* thread : barrier.waiting) warps_[std::size_t(thread->warp)].ready |= 1u << thread->lane;
+  progress_.fetch_add(1, std::memory_order_relaxed);
   for (std::size_t w = 0; w < warps_.size(); ++w) {
-    if (barrier.arrived_warps >> w & 1u) {
-      shadow_.acquire(int(w), barrier.clock);
-      shadow_.order_lanes(int(w));
-    }
+    if (!(barrier.waiting >> w & 1u)) continue;
+    shadow_.acquire(int(w), barrier.clock);
+    shadow_.order_lanes(int(w));
+    warps_[w].ready |= barrier.lanes[w];
   }
-  const int expected = barrier.expected;
+  warps_[std::size_t(running_thread->warp)].ready &= ~(1u << running_thread->lane);
   barrier = {};
-  barrier.expected = expected;
-}
-
-void Block::barrier_sync(int id, int count, const char* what, Site site) {
-  Thread& self = *running_thread;
-  Barrier& barrier = barriers_[std::size_t(std::clamp(id, 0, kNamedBarriers - 1))];
-  arrive(barrier, id, count, what, site);
-  if (barrier.arrived == barrier.expected) {
-    complete(barrier);
-    flush_logs(self.warp);
-    return;
-  }
-  barrier.waiting.push_back(&self);
-  self.wait = {what, site, 0};
-  suspend(self);
-}
-
-void Block::barrier_arrive(int id, int count, const char* what, Site site) {
-  Barrier& barrier = barriers_[std::size_t(std::clamp(id, 0, kNamedBarriers - 1))];
-  arrive(barrier, id, count, what, site);
-  if (barrier.arrived == barrier.expected) complete(barrier);
 }
 
 // -- Warp collectives
-// ---------------------------------------------------------------------------------------------------
 
-Block::Meeting& Block::join_meeting(const char* operation, std::uint32_t mask, Site site) {
+Block::Meeting& Block::join_meeting(const char* operation, std::uint32_t mask, std::size_t operand_bytes, Site site) {
   Thread& self = *running_thread;
   Warp& warp = warps_[std::size_t(self.warp)];
   if (!(mask >> self.lane & 1u)) {
@@ -324,15 +357,15 @@ Block::Meeting& Block::join_meeting(const char* operation, std::uint32_t mask, S
   }
   for (Meeting& meeting : warp.meetings) {
     if (meeting.mask != mask) continue;
-    if (meeting.operation != operation && std::strcmp(meeting.operation, operation) != 0) {
+    if (std::strcmp(meeting.operation, operation) != 0 || meeting.operand_bytes != operand_bytes) {
       fault("diverged warp",
             fmt::format("{} meets lanes {} that wait at {} ({})", operation, lane_list(meeting.arrived),
-                        meeting.operation, describe(meeting.site)),
+                        meeting.operation, sim::describe(meeting.site)),
             site);
     }
     return meeting;
   }
-  warp.meetings.push_back({operation, mask, 0, {}, site});
+  warp.meetings.push_back({operation, mask, 0, operand_bytes, {}, site});
   return warp.meetings.back();
 }
 
@@ -341,18 +374,45 @@ void Block::finish_meeting(std::uint32_t mask) {
   Warp& warp = warps_[std::size_t(self.warp)];
   std::erase_if(warp.meetings, [mask](const Meeting& meeting) { return meeting.mask == mask; });
   warp.ready |= mask & ~(1u << self.lane);
+  progress_.fetch_add(1, std::memory_order_relaxed);
   // A collective of the whole warp is a point where its lanes have the same past: match their accesses here.
   if (mask == warp.live) flush_logs(self.warp);
 }
 
-// -- Memory -----------------------------------------------------------------------------------------------------------
+// -- Memory
 
-void Block::check(const Conflict& conflict, const char* access, int offset, int bytes, Site site) {
+void Block::order_lanes(std::uint32_t mask) {
+  const int warp = running_thread->warp;
+  if (mask == warps_[std::size_t(warp)].lanes) {
+    shadow_.order_lanes(warp);
+  } else {
+    shadow_.order_some_lanes(warp, mask);
+  }
+}
+
+std::string Block::describe(const TilePlace& place) const {
+  return fmt::format("row {}, {} of the shared tile of {} by {} at byte {}", place.row,
+                     place.count == 1 ? fmt::format("column {}", place.col)
+                                      : fmt::format("columns {} to {}", place.col, place.col + place.count - 1),
+                     place.rows, place.cols, static_cast<const std::byte*>(place.tile) - shared_.get());
+}
+
+int Block::shared_offset(const void* address, int bytes, const char* access, const TilePlace& place, Site site) {
+  const std::ptrdiff_t offset = static_cast<const std::byte*>(address) - shared_.get();
+  if (offset < 0 || offset + bytes > shared_bytes_) [[unlikely]] {
+    fault("out of bounds",
+          fmt::format("{} of {}, which lies outside the {} bytes of shared memory that the launch gave", access,
+                      describe(place), shared_bytes_),
+          site);
+  }
+  return int(offset);
+}
+
+void Block::check(const Conflict& conflict, const char* access, const TilePlace& place, Site site) {
   if (conflict.kind == Conflict::none) return;
-  const std::string what =
-      fmt::format("{} of shared memory, bytes {} to {} of {}", access, offset, offset + bytes - 1, shared_bytes_);
+  const std::string what = fmt::format("{} of {}", access, describe(place));
   const std::string earlier =
-      fmt::format("{} at {}", thread_name(conflict.thread), describe(sites_.site(conflict.site)));
+      fmt::format("{} at {}", thread_name(conflict.thread), sim::describe(sites_.site(conflict.site)));
   switch (conflict.kind) {
     case Conflict::none:
       return;
@@ -374,17 +434,17 @@ void Block::check(const Conflict& conflict, const char* access, int offset, int 
   }
 }
 
-void Block::read_shared(const void* address, int bytes, SharedAccess kind, Site site) {
-  const int offset = int(static_cast<const std::byte*>(address) - shared_.get());
+void Block::read_shared(const void* address, int bytes, SharedAccess kind, const TilePlace& place, Site site) {
   Thread& self = *running_thread;
-  check(shadow_.on_read(self.linear, offset, bytes, sites_.id(site)), "read", offset, bytes, site);
+  const int offset = shared_offset(address, bytes, "read", place, site);
+  check(shadow_.on_read(self.linear, offset, bytes, sites_.id(site)), "read", place, site);
   log(self, access_kind(kind), 0, std::uintptr_t(offset), bytes, site);
 }
 
-void Block::write_shared(const void* address, int bytes, SharedAccess kind, Site site) {
-  const int offset = int(static_cast<const std::byte*>(address) - shared_.get());
+void Block::write_shared(const void* address, int bytes, SharedAccess kind, const TilePlace& place, Site site) {
   Thread& self = *running_thread;
-  check(shadow_.on_write(self.linear, offset, bytes, sites_.id(site)), "write", offset, bytes, site);
+  const int offset = shared_offset(address, bytes, "write", place, site);
+  check(shadow_.on_write(self.linear, offset, bytes, sites_.id(site)), "write", place, site);
   log(self, access_kind(kind), 0, std::uintptr_t(offset), bytes, site);
 }
 
@@ -400,62 +460,65 @@ void Block::atomic_global(int tensor, const void* address, int bytes, Site site)
   log(*running_thread, AccessKind::global_atomic, tensor, reinterpret_cast<std::uintptr_t>(address), bytes, site);
 }
 
-// -- Asynchronous copies ----------------------------------------------------------------------------------------------
+// -- Asynchronous copies
 
-void Block::issue_copy(void* shared_address, const std::byte* source, int source_bytes, int bytes, Site site) {
+void Block::issue_copy(void* shared_address, const std::byte* source, int source_bytes, int bytes,
+                       const TilePlace& place, Site site) {
   Thread& self = *running_thread;
-  const int offset = int(static_cast<std::byte*>(shared_address) - shared_.get());
+  const int offset = shared_offset(shared_address, bytes, "asynchronous copy", place, site);
   const SiteId id = sites_.id(site);
-  check(shadow_.begin_copy(self.linear, offset, bytes, id), "asynchronous copy into bytes", offset, bytes, site);
+  check(shadow_.begin_copy(self.linear, offset, bytes, id), "asynchronous copy", place, site);
   log(self, AccessKind::shared_cp_async, 0, std::uintptr_t(offset), bytes, site);
-  copies_.push_back({&self, self.copy_groups_committed + 1, offset, source, source_bytes, bytes, id});
+  self.copies.push_back({self.copy_groups_committed + 1, offset, source, source_bytes, bytes, id, false});
 }
 
 void Block::commit_copies() { running_thread->copy_groups_committed += 1; }
 
-void Block::wait_copies(int pending, Site) {
-  // The latest legal moment for these copies is now.
+void Block::wait_copies(int pending) {
   Thread& self = *running_thread;
   const int last = self.copy_groups_committed - pending;
-  std::erase_if(copies_, [&](const AsyncCopy& copy) {
-    if (copy.issuer != &self || copy.group > last) return false;
-    complete_copy(copy);
+  std::erase_if(self.copies, [&](AsyncCopy& copy) {
+    if (copy.group > last) return false;
+    if (!copy.arrived) move_data(copy);  // the latest legal moment is now
+    shadow_.end_copy(self.linear, copy.shared_offset, copy.bytes, copy.site);
     return true;
   });
 }
 
-void Block::complete_copy(const AsyncCopy& copy) {
-  std::byte* destination = shared_.get() + copy.shared_offset;
+void Block::move_data(AsyncCopy& copy) {
+  std::byte* const destination = shared_.get() + copy.shared_offset;
   if (copy.source_bytes > 0) std::memcpy(destination, copy.source, std::size_t(copy.source_bytes));
   std::memset(destination + copy.source_bytes, 0, std::size_t(copy.bytes - copy.source_bytes));
-  shadow_.end_copy(copy.issuer->linear, copy.shared_offset, copy.bytes, copy.site);
+  copy.arrived = true;
 }
 
-void Block::complete_some_copies() {
-  // The data may arrive at any moment, in any order; that a thread may read it is known only after its wait, so the
+void Block::let_copies_arrive() {
+  // Data may arrive at any moment and in any order. That a thread may read them is known only after its wait, so the
   // shared-memory shadow keeps calling the copy "in flight" until then.
-  if (copies_.empty() || random() % 4 != 0) return;
-  const AsyncCopy& copy = copies_[random() % copies_.size()];
-  if (copy.source_bytes > 0) {
-    std::memcpy(shared_.get() + copy.shared_offset, copy.source, std::size_t(copy.source_bytes));
+  Thread& issuer = *threads_[std::size_t(random() % std::uint64_t(thread_count_))];
+  for (AsyncCopy& copy : issuer.copies) {
+    if (!copy.arrived && random() % 2 == 0) move_data(copy);
   }
 }
 
-// -- Reports ----------------------------------------------------------------------------------------------------------
+// -- Reports
 
 std::string Block::thread_name(int linear) const {
   return fmt::format("thread {} (warp {}, lane {})", linear, linear / 32, linear % 32);
 }
 
 std::string Block::where() const {
-  return fmt::format("kernel {}, block ({}, {}, {}), {}", kernel_->config.name, block_index_.x, block_index_.y,
-                     block_index_.z, thread_name(last_thread_.load(std::memory_order_relaxed)));
+  if (blocks_started() == 0) return "no kernel";
+  const Site site{last_file_.load(std::memory_order_relaxed), last_line_.load(std::memory_order_relaxed)};
+  return fmt::format("kernel {}, block ({}, {}, {}), {}\n  last access at {}", kernel_->config.name, block_index_.x,
+                     block_index_.y, block_index_.z, thread_name(last_thread_.load(std::memory_order_relaxed)),
+                     sim::describe(site));
 }
 
 void Block::fault(const std::string& kind, const std::string& what, Site site) {
   throw Fault(kind, fmt::format("fault: {}\n  kernel {}, block ({}, {}, {}) of ({}, {}, {}), {}\n  at {}\n  {}", kind,
                                 kernel_->config.name, block_index_.x, block_index_.y, block_index_.z, grid_.x, grid_.y,
-                                grid_.z, thread_name(running_thread->linear), describe(site), what));
+                                grid_.z, thread_name(running_thread->linear), sim::describe(site), what));
 }
 
 std::string Block::waiting_report() const {
@@ -468,7 +531,11 @@ std::string Block::waiting_report() const {
       std::string state = "have exited";
       if (!thread.exited) {
         state = fmt::format("wait at {}", thread.wait.what);
-        if (thread.wait.mask != 0) {
+        if (thread.wait.barrier >= 0) {
+          const Barrier& barrier = barriers_[std::size_t(thread.wait.barrier)];
+          if (thread.wait.barrier > 0) state += fmt::format(" {}", thread.wait.barrier);
+          state += fmt::format(" ({} of {} threads are there)", barrier.threads(), barrier.expected);
+        } else if (thread.wait.mask != 0) {
           const std::uint32_t missing = thread.wait.mask;
           std::uint32_t arrived = 0;
           for (const Meeting& meeting : warps_[w].meetings) {
@@ -476,7 +543,7 @@ std::string Block::waiting_report() const {
           }
           state += fmt::format(" for lanes {}", lane_list(missing & ~arrived));
         }
-        state += fmt::format(", {}", describe(thread.wait.site));
+        state += fmt::format(", {}", sim::describe(thread.wait.site));
       }
       groups[state] |= 1u << lane;
     }
@@ -490,10 +557,10 @@ void Block::deadlock() {
   std::string kind = "deadlock", what = "no thread can go on";
   for (std::size_t id = 0; id < barriers_.size(); ++id) {
     const Barrier& barrier = barriers_[id];
-    if (barrier.arrived > 0 && live_threads_ < thread_count_) {
+    if (barrier.expected != 0 && live_threads_ < thread_count_) {
       kind = "barrier not reached by all";
-      what = fmt::format("{} waits for {} threads: {} arrived, {} have exited", barrier.what, barrier.expected,
-                         barrier.arrived, thread_count_ - live_threads_);
+      what = fmt::format("{} waits for {} threads: {} are there, {} have exited", barrier_name(int(id)),
+                         barrier.expected, barrier.threads(), thread_count_ - live_threads_);
     }
   }
   for (const Warp& warp : warps_) {

@@ -6,15 +6,14 @@
 // only say what they wait for.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <boost/context/fiber.hpp>
 #include <cstddef>
 #include <cstdint>
-#include <deque>
 #include <exception>
 #include <functional>
 #include <memory>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -35,9 +34,27 @@ class Block;
 
 /// What a thread waits for, in words for the deadlock report.
 struct Wait {
-  const char* what = "";  // "__syncthreads", "named barrier 1", "__shfl_xor_sync"; empty: nothing
+  const char* what = "";  // "__syncthreads", "__shfl_xor_sync"; empty: nothing
   Site site;
   std::uint32_t mask = 0;  // lanes a warp collective waits for
+  int barrier = -1;        // its number, where the thread waits at one
+};
+
+/// A piece of a shared tile, for reports: `count` elements from (row, col) on.
+struct TilePlace {
+  const void* tile;
+  int rows, cols, row, col, count;
+};
+
+/// A copy into shared memory that has been issued and not been waited for.
+struct AsyncCopy {
+  int group;
+  int shared_offset;
+  const std::byte* source;  // null: zero fill only
+  int source_bytes;         // the rest of `bytes` becomes zero
+  int bytes;
+  SiteId site;
+  bool arrived;  // the data are there, which nobody may rely on yet
 };
 
 /// One CUDA thread.
@@ -55,21 +72,11 @@ struct Thread {
   // cp.async: groups are numbered from 1 in the order they were committed; copies issued and not yet committed belong
   // to the group that comes next.
   int copy_groups_committed = 0;
+  std::vector<AsyncCopy> copies;
 };
 
 /// The running thread of this OS thread; null outside kernels.
 inline constinit thread_local Thread* running_thread = nullptr;
-
-/// A copy into shared memory that has been issued and has not happened yet.
-struct AsyncCopy {
-  Thread* issuer;
-  int group;
-  int shared_offset;
-  const std::byte* source;  // null: zero fill only
-  int source_bytes;         // the rest of `bytes` becomes zero
-  int bytes;
-  SiteId site;
-};
 
 /// What all blocks of a launch have in common.
 struct KernelRun {
@@ -87,7 +94,7 @@ class Block {
   /// Runs one block to its end and adds what it counted. Throws Fault.
   void run(const KernelRun& kernel, std::int64_t block_linear, Counters& counters);
 
-  // -- For the instructions, called from a thread's fiber ------------------------------------------------------------
+  // -- For the instructions, called from a thread's fiber
 
   const Dim3& block_index() const { return block_index_; }
   const Dim3& grid() const { return grid_; }
@@ -96,59 +103,69 @@ class Block {
   int shared_bytes() const { return shared_bytes_; }
   Counters& counters() { return *counters_; }
 
-  /// Waits until `count` threads have arrived at barrier `id` (0 is __syncthreads).
-  void barrier_sync(int id, int count, const char* what, Site site);
-  /// Arrives without waiting.
-  void barrier_arrive(int id, int count, const char* what, Site site);
+  /// Arrives at barrier `id` (0 is __syncthreads) and with `wait` returns when `count` threads have. The lanes of a
+  /// warp come together: none goes on before all are there.
+  void barrier(int id, int count, bool wait, Site site);
 
   /// Meets the lanes of `mask` in this warp: each deposits a pointer, the last one to come runs `compute` over all 32
   /// pointers (null for lanes outside the mask), and then all go on. `operation` must be the same for all.
   template <typename Operand, typename Compute>
   void meet(const char* operation, std::uint32_t mask, Operand& mine, Site site, Compute compute);
 
-  /// __syncwarp: orders the memory accesses of the lanes.
-  void order_lanes(int warp) { shadow_.order_lanes(warp); }
+  /// __syncwarp: orders the memory accesses of the running thread's warp, of the lanes in `mask`.
+  void order_lanes(std::uint32_t mask);
 
-  void read_shared(const void* address, int bytes, SharedAccess kind, Site site);
-  void write_shared(const void* address, int bytes, SharedAccess kind, Site site);
+  void read_shared(const void* address, int bytes, SharedAccess kind, const TilePlace& place, Site site);
+  void write_shared(const void* address, int bytes, SharedAccess kind, const TilePlace& place, Site site);
   void read_global(int tensor, const void* address, int bytes, Site site);
   void write_global(int tensor, const void* address, int bytes, Site site);
   void atomic_global(int tensor, const void* address, int bytes, Site site);
 
-  void issue_copy(void* shared_address, const std::byte* source, int source_bytes, int bytes, Site site);
+  void issue_copy(void* shared_address, const std::byte* source, int source_bytes, int bytes, const TilePlace& place,
+                  Site site);
   void commit_copies();
   /// Returns when at most `pending` of this thread's committed groups are incomplete.
-  void wait_copies(int pending, Site site);
+  void wait_copies(int pending);
 
+  /// "row 3, columns 8 to 15 of the shared tile of 64 by 64 at byte 1024"
+  std::string describe(const TilePlace& place) const;
   /// Ends the run with a report that names kernel, block, thread and source line. `what` may have several lines.
   [[noreturn]] void fault(const std::string& kind, const std::string& what, Site site);
 
-  /// For the watchdog of the launch: grows while threads take turns.
+  /// For the watchdog of the launch: grows when a barrier or a warp collective completes or a thread ends.
   std::uint64_t progress() const { return progress_.load(std::memory_order_relaxed); }
-  /// The kernel, block and thread that runs, for the watchdog's report (read from another OS thread, approximate).
+  /// The same for whole blocks.
+  std::uint64_t blocks_started() const { return blocks_started_.load(std::memory_order_relaxed); }
+  /// The kernel, block and thread that runs and its last access, for the watchdog's report (read from another OS
+  /// thread, approximate).
   std::string where() const;
+
+  /// Threads that have been made; they are kept for later blocks.
+  std::size_t fibers() const { return threads_.size(); }
 
  private:
   struct Meeting {
     const char* operation = nullptr;
     std::uint32_t mask = 0;
     std::uint32_t arrived = 0;
+    std::size_t operand_bytes = 0;
     void* operands[32] = {};
     Site site;
   };
   struct Warp {
-    std::uint32_t live = 0;         // lanes that have not exited
+    std::uint32_t lanes = 0;        // that the block has
+    std::uint32_t live = 0;         // of these, those that have not exited
     std::uint32_t ready = 0;        // lanes that can run
     std::uint32_t log_full = 0;     // lanes that paused so that the others catch up
     std::vector<Meeting> meetings;  // one for each mask that is being waited on
   };
   struct Barrier {
-    int expected = 0;
-    int arrived = 0;
-    const char* what = "";
-    std::vector<Thread*> waiting;
-    std::uint32_t arrived_warps = 0;
+    int expected = 0;                              // threads
+    std::uint32_t arrived = 0;                     // warps
+    std::uint32_t waiting = 0;                     // warps that wait, or will when their last lane is there
+    std::array<std::uint32_t, kMaxWarps> lanes{};  // of each warp, those that are there
     SharedShadow::Clock clock;
+    int threads() const;
   };
   struct Cancelled {};
 
@@ -158,15 +175,16 @@ class Block {
   void run_warp(int warp);
   void resume(Thread& thread);
   void suspend(Thread& thread);  // back to the scheduler; returns when resumed
-  void flush_logs(int warp);
+  void flush_logs(int warp, std::uint32_t open = 0);
   void log(Thread& thread, AccessKind kind, int tensor, std::uintptr_t address, int bytes, Site site);
-  void arrive(Barrier& barrier, int id, int count, const char* what, Site site);
+  void check_barrier(const Barrier& barrier, int id, int count, bool wait, Site site);
   void complete(Barrier& barrier);
-  void complete_copy(const AsyncCopy& copy);
-  void complete_some_copies();
-  Meeting& join_meeting(const char* operation, std::uint32_t mask, Site site);
+  void move_data(AsyncCopy& copy);
+  void let_copies_arrive();
+  int shared_offset(const void* address, int bytes, const char* access, const TilePlace& place, Site site);
+  Meeting& join_meeting(const char* operation, std::uint32_t mask, std::size_t operand_bytes, Site site);
   void finish_meeting(std::uint32_t mask);
-  void check(const Conflict& conflict, const char* access, int offset, int bytes, Site site);
+  void check(const Conflict& conflict, const char* access, const TilePlace& place, Site site);
   [[noreturn]] void deadlock();
   std::string waiting_report() const;
   std::string thread_name(int linear) const;
@@ -181,7 +199,6 @@ class Block {
   std::vector<std::unique_ptr<Thread>> threads_;
   std::vector<Warp> warps_;
   std::vector<Barrier> barriers_;
-  std::deque<AsyncCopy> copies_;
   SharedShadow shadow_;
   SiteTable sites_;
   int live_threads_ = 0;
@@ -190,13 +207,16 @@ class Block {
   std::exception_ptr failure_;
   std::uint64_t random_state_ = 0;
   std::atomic<std::uint64_t> progress_{0};
+  std::atomic<std::uint64_t> blocks_started_{0};
   std::atomic<int> last_thread_{0};
+  std::atomic<const char*> last_file_{""};
+  std::atomic<int> last_line_{0};
 };
 
 template <typename Operand, typename Compute>
 void Block::meet(const char* operation, std::uint32_t mask, Operand& mine, Site site, Compute compute) {
   Thread& self = *running_thread;
-  Meeting& meeting = join_meeting(operation, mask, site);
+  Meeting& meeting = join_meeting(operation, mask, sizeof(Operand), site);
   meeting.operands[self.lane] = &mine;
   meeting.arrived |= 1u << self.lane;
   if (meeting.arrived != mask) {

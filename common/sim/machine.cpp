@@ -1,10 +1,10 @@
 #include "common/sim/machine.hpp"
 
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <cstdio>
 #include <cstdlib>
@@ -12,7 +12,9 @@
 #include <memory>
 #include <numeric>
 #include <thread>
+#include <utility>
 
+#include "common/host_memory.hpp"
 #include "common/sim/block.hpp"
 
 namespace flash::sim {
@@ -21,14 +23,21 @@ namespace {
 
 constexpr std::size_t kMaxShared = 227 * 1024;
 
+/// CUDA threads in flight at once. Each has a stack with a guard page, two of the mappings of which Linux gives a
+/// process 65530.
+constexpr int kMaxFibers = 16 * 1024;
+
 /// Blocks with their fibers, kept from one launch to the next.
 class BlockPool {
  public:
   std::unique_ptr<Block> take() {
     const std::lock_guard lock(mutex_);
     if (free_.empty()) return std::make_unique<Block>();
-    std::unique_ptr<Block> block = std::move(free_.back());
-    free_.pop_back();
+    // The one with the most threads, so that few blocks grow to the size of the largest launch.
+    const auto most = std::max_element(free_.begin(), free_.end(),
+                                       [](const auto& a, const auto& b) { return a->fibers() < b->fibers(); });
+    std::unique_ptr<Block> block = std::move(*most);
+    free_.erase(most);
     return block;
   }
   void give(std::unique_ptr<Block> block) {
@@ -62,6 +71,16 @@ struct BlockOrder {
   }
 };
 
+/// One block may run this many times as long as the watchdog lets one thread run: a loop with a barrier in it ends too.
+constexpr int kBlockLimit = 10;
+
+/// A thread in an endless loop cannot be stopped from outside, so the report ends the process.
+[[noreturn]] void end_process(const char* kind, const std::string& what) {
+  std::fflush(stdout);
+  std::fprintf(stderr, "fault: %s\n  %s\n", kind, what.c_str());
+  std::_Exit(kExitCheckFailed);
+}
+
 }  // namespace
 
 Machine::Machine(std::uint64_t schedule_seed, int host_threads)
@@ -73,9 +92,7 @@ std::string Machine::describe() const {
                      schedule_seed_);
 }
 
-std::size_t Machine::free_bytes() const {
-  return std::size_t(sysconf(_SC_AVPHYS_PAGES)) * std::size_t(sysconf(_SC_PAGESIZE));
-}
+std::size_t Machine::free_bytes() const { return host_available_bytes(); }
 
 void* Machine::allocate(std::size_t bytes) {
   void* data = std::aligned_alloc(256, (std::max<std::size_t>(bytes, 1) + 255) / 256 * 256);
@@ -120,22 +137,31 @@ void Machine::run(const LaunchConfig& config, std::function<void()> body) {
   const KernelRun kernel{config, std::move(body), schedule_seed_};
   const auto blocks = std::uint64_t(grid.x * grid.y * grid.z);
   const BlockOrder order(blocks, schedule_seed_);
-  const int workers = int(std::min<std::uint64_t>(blocks, std::uint64_t(host_threads_)));
+  const int workers =
+      int(std::min<std::uint64_t>(blocks, std::uint64_t(std::min(host_threads_, kMaxFibers / config.threads))));
+
+  struct Worker {
+    std::unique_ptr<Block> block;
+    bool ended = false;
+    // For the watchdog: what it saw last, and when that began.
+    std::uint64_t progress = 0, blocks_started = 0;
+    std::chrono::steady_clock::time_point progress_since{}, block_since{};
+  };
+  std::vector<Worker> taken(static_cast<std::size_t>(workers));
+  for (Worker& worker : taken) worker.block = block_pool().take();
 
   std::atomic<std::uint64_t> next{0};
   std::mutex mutex;
   std::condition_variable ended;
-  int running = workers;
   std::exception_ptr failure;
   std::int64_t failed_block = -1;
-  std::vector<Block*> in_flight;
 
-  const auto work = [&](Block& block) {
+  const auto work = [&](Worker& worker) {
     Counters counted;
     for (std::uint64_t i = next++; i < blocks; i = next++) {
       const std::int64_t index = order[i];
       try {
-        block.run(kernel, index, counted);
+        worker.block->run(kernel, index, counted);
       } catch (...) {
         // Several blocks may fail at once: report the first in order.
         const std::lock_guard lock(mutex);
@@ -146,39 +172,39 @@ void Machine::run(const LaunchConfig& config, std::function<void()> body) {
         next = blocks;
       }
     }
+    {
+      const std::lock_guard lock(counters_mutex_);
+      counters_ += counted;
+    }
     const std::lock_guard lock(mutex);
-    counters_ += counted;
-    --running;
+    worker.ended = true;
     ended.notify_one();
   };
 
-  std::vector<std::unique_ptr<Block>> taken;
-  for (int i = 0; i < workers; ++i) {
-    taken.push_back(block_pool().take());
-    in_flight.push_back(taken.back().get());
-  }
   {
     std::vector<std::jthread> threads;
-    for (Block* block : in_flight) threads.emplace_back([&work, block] { work(*block); });
-    // Watch over the blocks: one whose threads take no turns for long is in an endless loop.
-    std::vector<std::uint64_t> seen(in_flight.size(), 0);
+    for (Worker& worker : taken) threads.emplace_back([&work, &worker] { work(worker); });
     std::unique_lock lock(mutex);
-    while (!ended.wait_for(lock, watchdog_, [&] { return running == 0; })) {
-      for (std::size_t i = 0; i < in_flight.size(); ++i) {
-        const std::uint64_t progress = in_flight[i]->progress();
-        if (progress == seen[i] && i < std::size_t(running)) {
-          std::fprintf(
-              stderr, "%s\n",
-              fmt::format("fault: endless loop\n  {}\n  has run for {} ms without an access, a barrier or its end",
-                          in_flight[i]->where(), watchdog_.count())
-                  .c_str());
-          std::_Exit(kExitCheckFailed);
-        }
-        seen[i] = progress;
+    const auto all_ended = [&] { return std::all_of(taken.begin(), taken.end(), [](auto& w) { return w.ended; }); };
+    const auto start = std::chrono::steady_clock::now();
+    for (Worker& worker : taken) worker.progress_since = worker.block_since = start;
+    while (!ended.wait_for(lock, watchdog_ / 4, all_ended)) {
+      const auto now = std::chrono::steady_clock::now();
+      for (Worker& worker : taken) {
+        if (worker.ended) continue;
+        const std::uint64_t progress = worker.block->progress(), started = worker.block->blocks_started();
+        if (std::exchange(worker.progress, progress) != progress) worker.progress_since = now;
+        if (std::exchange(worker.blocks_started, started) != started) worker.block_since = now;
+        const bool stuck = now - worker.progress_since > watchdog_;
+        if (!stuck && now - worker.block_since <= kBlockLimit * watchdog_) continue;
+        end_process("endless loop", fmt::format("{}\n  has run for {} ms {}", worker.block->where(),
+                                                (stuck ? 1 : kBlockLimit) * watchdog_.count(),
+                                                stuck ? "without a barrier, a warp collective or its end"
+                                                      : "without an end of its block"));
       }
     }
   }
-  for (auto& block : taken) block_pool().give(std::move(block));
+  for (Worker& worker : taken) block_pool().give(std::move(worker.block));
   if (failure) std::rethrow_exception(failure);
 }
 

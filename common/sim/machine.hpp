@@ -50,8 +50,8 @@ class Machine final : public Device {
   void reset_counted() override { counters_ = {}; }
   const Counters& counters() const { return counters_; }
 
-  /// A thread that runs this long without an access, a barrier or an end is reported as an endless loop, and the
-  /// process ends with exit code 1.
+  /// A thread that runs this long without a barrier, a warp collective or an end is reported as an endless loop, and
+  /// the process ends with exit code 1; so is a block that runs ten times as long.
   void set_watchdog(std::chrono::milliseconds limit) { watchdog_ = limit; }
 
  private:
@@ -61,6 +61,7 @@ class Machine final : public Device {
   std::uint64_t schedule_seed_;
   int host_threads_;
   std::chrono::milliseconds watchdog_{60'000};
+  std::mutex counters_mutex_;  // several host threads may launch at the same time
   Counters counters_;
 };
 

@@ -11,7 +11,8 @@ namespace flash::sim {
 /// 2^x; on a GPU ex2.approx.ftz.f32 (about 2 units in the last place).
 inline float exp2_approx(float x) {
   this_block().counters().exponentials += 1;
-  return std::exp2(x);
+  const float y = std::exp2(x);
+  return y < 0x1p-126f ? 0.0f : y;  // subnormal results are flushed
 }
 
 /// e^x as 2^(x·log2 e).
@@ -22,8 +23,17 @@ inline float log_approx(float x) { return std::log(x); }
 
 using std::isinf;
 
-inline float fmaxf(float a, float b) { return std::fmax(a, b); }
-inline float fminf(float a, float b) { return std::fmin(a, b); }
+/// The larger one; of a number and a NaN the number, +0 is larger than -0.
+inline float fmaxf(float a, float b) {
+  if (std::isnan(a) || std::isnan(b)) return std::isnan(a) ? b : a;
+  if (a == b) return std::signbit(a) ? b : a;
+  return a > b ? a : b;
+}
+inline float fminf(float a, float b) {
+  if (std::isnan(a) || std::isnan(b)) return std::isnan(a) ? b : a;
+  if (a == b) return std::signbit(a) ? a : b;
+  return a < b ? a : b;
+}
 inline float fmaf(float a, float b, float c) { return std::fma(a, b, c); }
 
 inline float infinity() { return INFINITY; }

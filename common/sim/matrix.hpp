@@ -22,10 +22,7 @@ template <int Count, bool Transposed>
 void ldmatrix(const char* operation, std::uint32_t (&result)[Count], SharedAddress row, Site site) {
   Block& block = this_block();
   LdmatrixOperand<Count> mine{row.data, result};
-  if (reinterpret_cast<std::uintptr_t>(row.data) % 16 != 0) {
-    block.fault("misaligned", fmt::format("{}: a row's address is not a multiple of 16 bytes", operation), site);
-  }
-  if (running_thread->lane < 8 * Count) block.read_shared(row.data, 16, SharedAccess::ldmatrix, site);
+  if (running_thread->lane < 8 * Count) block.read_shared(row.data, 16, SharedAccess::ldmatrix, row.place, site);
   block.meet(operation, 0xffffffffu, mine, site, [](LdmatrixOperand<Count>** lanes) {
     for (int matrix = 0; matrix < Count; ++matrix) {
       for (int lane = 0; lane < 32; ++lane) {

@@ -24,6 +24,7 @@ struct GlobalAddress {
 /// Where a piece of a shared tile lies.
 struct SharedAddress {
   std::byte* data;
+  TilePlace place;
 };
 
 /// [rows, cols] of one head; rows are row_stride elements apart, columns are neighbours.
@@ -78,7 +79,6 @@ class GlobalMatrix {
 
  private:
   T* element(std::int64_t row, std::int64_t col, int count, const char* access, Site site) const {
-    T* const at = data_ + row * row_stride_ + col;
     if (row < 0 || row >= rows_ || col < 0 || col + count > cols_) [[unlikely]] {
       this_block().fault(
           "out of bounds",
@@ -86,6 +86,7 @@ class GlobalMatrix {
                       tensor_name(tensor_), batch_, head_, row, col, col + count - 1, rows_, cols_),
           site);
     }
+    T* const at = data_ + row * row_stride_ + col;
     if (reinterpret_cast<std::uintptr_t>(at) % (sizeof(T) * std::size_t(count)) != 0) [[unlikely]] {
       this_block().fault(
           "misaligned",
@@ -154,48 +155,46 @@ class SharedTile {
 
   T load(int row, int col, Site site = Site::here()) const {
     const T* const at = element(row, col, 1, "read", site);
-    this_block().read_shared(at, sizeof(T), SharedAccess::load, site);
+    this_block().read_shared(at, sizeof(T), SharedAccess::load, place(row, col, 1), site);
     return *at;
   }
   template <int N>  // see the free function load_vector
   Vector<T, N> load_vector(std::int64_t row, std::int64_t col, Site site) const {
     const T* const at = element(int(row), int(col), N, "read", site);
-    this_block().read_shared(at, sizeof(T) * N, SharedAccess::load, site);
+    this_block().read_shared(at, sizeof(T) * N, SharedAccess::load, place(int(row), int(col), N), site);
     return *reinterpret_cast<const Vector<T, N>*>(at);
   }
   void store(int row, int col, T value, Site site = Site::here()) {
     T* const at = element(row, col, 1, "write", site);
-    this_block().write_shared(at, sizeof(T), SharedAccess::store, site);
+    this_block().write_shared(at, sizeof(T), SharedAccess::store, place(row, col, 1), site);
     *at = value;
   }
   template <int N>
   void store_vector(int row, int col, const Vector<T, N>& value, Site site = Site::here()) {
     T* const at = element(row, col, N, "write", site);
-    this_block().write_shared(at, sizeof(T) * N, SharedAccess::store, site);
+    this_block().write_shared(at, sizeof(T) * N, SharedAccess::store, place(row, col, N), site);
     *reinterpret_cast<Vector<T, N>*>(at) = value;
   }
   /// For ldmatrix and cp.async: where the 16 bytes at (row, col) lie.
   SharedAddress address(int row, int col, Site site = Site::here()) const {
-    return {
-        const_cast<std::byte*>(reinterpret_cast<const std::byte*>(element(row, col, 16 / sizeof(T), "address", site)))};
+    constexpr int count = 16 / sizeof(T);
+    return {const_cast<std::byte*>(reinterpret_cast<const std::byte*>(element(row, col, count, "address", site))),
+            place(row, col, count)};
   }
 
  private:
+  TilePlace place(int row, int col, int count) const { return {this, Rows, Cols, row, col, count}; }
   const T* element(int row, int col, int count, const char* access, Site site) const {
     if (row < 0 || row >= Rows || col < 0 || col + count > Cols) [[unlikely]] {
       this_block().fault("out of bounds",
-                         fmt::format("{} of row {}, columns {} to {} of a shared tile of {} by {} at byte {}", access,
-                                     row, col, col + count - 1, Rows, Cols,
-                                     reinterpret_cast<const std::byte*>(this) - this_block().shared_memory()),
-                         site);
+                         fmt::format("{} of {}", access, this_block().describe(place(row, col, count))), site);
     }
     const T* const at = data_ + Layout::template offset<int(sizeof(T)), Rows, Cols>(row, col);
     if (reinterpret_cast<std::uintptr_t>(at) % (sizeof(T) * std::size_t(count)) != 0) [[unlikely]] {
-      this_block().fault(
-          "misaligned",
-          fmt::format("{} of row {}, columns {} to {} of a shared tile of {} by {}: not a multiple of {} bytes", access,
-                      row, col, col + count - 1, Rows, Cols, sizeof(T) * std::size_t(count)),
-          site);
+      this_block().fault("misaligned",
+                         fmt::format("{} of {}: the address is not a multiple of {} bytes", access,
+                                     this_block().describe(place(row, col, count)), sizeof(T) * std::size_t(count)),
+                         site);
     }
     return at;
   }

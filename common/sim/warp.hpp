@@ -1,6 +1,8 @@
 // Warp collectives of the simulated GPU, under CUDA's names and with CUDA's meaning.
 #pragma once
 
+#include <fmt/format.h>
+
 #include <cstdint>
 
 #include "common/sim/block.hpp"
@@ -9,25 +11,42 @@ namespace flash::sim {
 
 namespace detail {
 
-template <typename T, typename Source>
-T shuffle(const char* operation, unsigned mask, T value, int width, Site site, Source source) {
+/// `from` is the lane that the calling one reads; each lane may have its own.
+template <typename T>
+T shuffle(const char* operation, unsigned mask, T value, int from, Site site) {
   struct Operand {
     T value;
     T result;
-  } mine{value, value};
+    int from;
+  } mine{value, value, from};
   this_block().meet(operation, mask, mine, site, [&](Operand** lanes) {
     for (int lane = 0; lane < 32; ++lane) {
       if (lanes[lane] == nullptr) continue;
-      const int first = lane / width * width;
-      const int from = source(lane, first, first + width);
-      if (lanes[from] == nullptr) {
-        this_block().fault("exited lanes",
-                           fmt::format("{} reads lane {}, which its mask does not name", operation, from), site);
+      const Operand* source = lanes[lanes[lane]->from];
+      if (source == nullptr) {
+        this_block().fault("bad shuffle",
+                           fmt::format("in {}, lane {} reads lane {}, which the mask {:#010x} does not name", operation,
+                                       lane, lanes[lane]->from, mask),
+                           site);
       }
-      lanes[lane]->result = lanes[from]->value;
+      lanes[lane]->result = source->value;
     }
   });
   return mine.result;
+}
+
+/// The calling lane and the first lane of its part of the warp.
+struct Part {
+  int lane, first;
+};
+
+inline Part part_of_warp(const char* operation, int width, Site site) {
+  if (width < 1 || width > 32 || (width & (width - 1)) != 0) {
+    this_block().fault("bad shuffle", fmt::format("{} with width {}: use 1, 2, 4, 8, 16 or 32", operation, width),
+                       site);
+  }
+  const int lane = running_thread->lane;
+  return {lane, lane / width * width};
 }
 
 template <typename Result, typename Combine>
@@ -50,50 +69,34 @@ Result vote(const char* operation, unsigned mask, bool predicate, Site site, Com
 
 }  // namespace detail
 
-template <typename T>
-T __shfl_sync(unsigned mask, T value, int source, int width = 32, Site site = Site::here()) {
-  // The source may differ from lane to lane, so each lane's choice travels with its value.
-  struct Operand {
-    T value;
-    T result;
-    int source;
-  } mine{value, value, source};
-  this_block().meet("__shfl_sync", mask, mine, site, [&](Operand** lanes) {
-    for (int lane = 0; lane < 32; ++lane) {
-      if (lanes[lane] == nullptr) continue;
-      const int from = lane / width * width + (lanes[lane]->source & (width - 1));
-      if (lanes[from] == nullptr) {
-        this_block().fault("exited lanes", fmt::format("__shfl_sync reads lane {}, which its mask does not name", from),
-                           site);
-      }
-      lanes[lane]->result = lanes[from]->value;
-    }
-  });
-  return mine.result;
-}
+// The hardware takes lane numbers and distances modulo 32. A lane whose source lies outside its part reads itself.
 
 template <typename T>
+T __shfl_sync(unsigned mask, T value, int source, int width = 32, Site site = Site::here()) {
+  const detail::Part part = detail::part_of_warp("__shfl_sync", width, site);
+  return detail::shuffle("__shfl_sync", mask, value, part.first + (source & (width - 1)), site);
+}
+
+/// Lanes of a later part than the own cannot be read, lanes of an earlier one can.
+template <typename T>
 T __shfl_xor_sync(unsigned mask, T value, int lane_mask, int width = 32, Site site = Site::here()) {
-  return detail::shuffle("__shfl_xor_sync", mask, value, width, site, [=](int lane, int, int end) {
-    const int from = lane ^ lane_mask;
-    return from < end ? from : lane;
-  });
+  const detail::Part part = detail::part_of_warp("__shfl_xor_sync", width, site);
+  const int from = part.lane ^ (lane_mask & 31);
+  return detail::shuffle("__shfl_xor_sync", mask, value, from < part.first + width ? from : part.lane, site);
 }
 
 template <typename T>
 T __shfl_down_sync(unsigned mask, T value, unsigned delta, int width = 32, Site site = Site::here()) {
-  return detail::shuffle("__shfl_down_sync", mask, value, width, site, [=](int lane, int, int end) {
-    const int from = lane + int(delta);
-    return from < end ? from : lane;
-  });
+  const detail::Part part = detail::part_of_warp("__shfl_down_sync", width, site);
+  const int from = part.lane + int(delta & 31);
+  return detail::shuffle("__shfl_down_sync", mask, value, from < part.first + width ? from : part.lane, site);
 }
 
 template <typename T>
 T __shfl_up_sync(unsigned mask, T value, unsigned delta, int width = 32, Site site = Site::here()) {
-  return detail::shuffle("__shfl_up_sync", mask, value, width, site, [=](int lane, int first, int) {
-    const int from = lane - int(delta);
-    return from >= first ? from : lane;
-  });
+  const detail::Part part = detail::part_of_warp("__shfl_up_sync", width, site);
+  const int from = part.lane - int(delta & 31);
+  return detail::shuffle("__shfl_up_sync", mask, value, from >= part.first ? from : part.lane, site);
 }
 
 inline unsigned __ballot_sync(unsigned mask, bool predicate, Site site = Site::here()) {
@@ -112,7 +115,7 @@ inline bool __all_sync(unsigned mask, bool predicate, Site site = Site::here()) 
 inline void __syncwarp(unsigned mask = 0xffffffffu, Site site = Site::here()) {
   struct Nothing {
   } mine;
-  this_block().meet("__syncwarp", mask, mine, site, [](Nothing**) { this_block().order_lanes(running_thread->warp); });
+  this_block().meet("__syncwarp", mask, mine, site, [mask](Nothing**) { this_block().order_lanes(mask); });
 }
 
 }  // namespace flash::sim

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Writes tests/data/npy/: files that NumPy wrote, good and bad, which tests/npy_test.cpp reads.
+"""Writes tests/io/data/npy/: files that NumPy wrote, good and bad, which tests/io/npy_test.cpp reads.
 
 The files are committed, so running the tests needs no NumPy. Run this again only to change them:
 
-    python3 tests/data/make_npy.py
+    python3 tests/io/data/make_npy.py
 """
 
 import pathlib

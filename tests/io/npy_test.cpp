@@ -1,6 +1,6 @@
-// The .npy reader and writer: files that NumPy wrote (tests/data/make_npy.py), damaged ones, and writes that fail.
-#include "common/file.hpp"
+// The .npy reader and writer: files that NumPy wrote (tests/io/data/make_npy.py), damaged ones, and writes that fail.
 #include "common/npy.hpp"
+#include "common/file.hpp"
 
 #include <sys/resource.h>
 #include <sys/stat.h>

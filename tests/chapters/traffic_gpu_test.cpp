@@ -1,0 +1,67 @@
+// The bytes that a GPU's counters show beside the predictions.
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "common/run.hpp"
+#include "tests/catch.hpp"
+#include "tests/support/attention.hpp"
+#include "tests/support/skip.hpp"
+
+using namespace flash;
+using namespace flash::test;
+
+namespace {
+
+bool within(double measured, double predicted, double below, double above) {
+  return measured >= predicted * (1 - below) && measured <= predicted * (1 + above);
+}
+
+}  // namespace
+
+TEST_CASE("the bytes that a GPU asks for and moves are the predicted ones", "[chapters]") {
+  const std::unique_ptr<Device> device = make_gpu();
+  for (const bool causal : {false, true}) {
+    const Problem p{1, 16, 16, 4096, 4096, 128, causal, DType::fp16};
+    const Input input = make_case_input({p});
+    DeviceTensors tensors(*device, input);
+    for (const Chapter* chapter : chapters_under_test()) {
+      for (const LaunchOptions& variant : variants_for(*chapter, DeviceKind::gpu)) {
+        const LaunchOptions options = resolve(*chapter, p, variant);
+        const AttentionCall call = tensors.call(chapter->info.workspace(p, options));
+        tensors.poison();
+        std::string why_not;
+        const auto reading =
+            device->read_traffic([&] { launch_of(*chapter, *device)(call, options, *device); }, &why_not);
+        if (!reading) return skip(why_not);
+
+        // HBM. Where the tensors are not many times larger than L2, part of what was written last stays there.
+        const double compulsory = double(chapter->info.compulsory(call, options).total());
+        const double hbm = reading->dram_read + reading->dram_written;
+        const bool large = compulsory > 500e6;
+        INFO(describe(*chapter, options) << ": " << p.describe());
+        INFO(fmt::format("HBM {:.2f} MB read and {:.2f} MB written, compulsory {:.2f} MB", reading->dram_read / 1e6,
+                         reading->dram_written / 1e6, compulsory / 1e6));
+        // A causal chapter that keeps scores need not read all of them; how much it saves is the kernel's own affair.
+        if (!causal || call.workspace.empty()) CHECK(within(hbm, compulsory, large ? 0.1 : 0.3, large ? 0.1 : 0.3));
+
+        // What the SMs asked for. Loads and stores show in the sectors of the load and store units, of which L1 absorbs
+        // some; asynchronous copies bypass both and show between L2 and the SMs.
+        const auto requested = chapter->info.requested(call, options);
+        fmt::print("{}, {}: HBM {:.3f} of compulsory", describe(*chapter, options), p.describe(), hbm / compulsory);
+        if (requested) {
+          const double read = std::max(32 * reading->lsu_global_load_sectors, reading->l2_to_sm_read);
+          const double written = std::max(32 * reading->lsu_global_store_sectors, reading->sm_to_l2_written);
+          INFO(fmt::format("asked for {:.2f} MB, predicted {:.2f} MB; handed over {:.2f} MB, predicted {:.2f} MB",
+                           read / 1e6, double(requested->read()) / 1e6, written / 1e6,
+                           double(requested->written()) / 1e6));
+          CHECK(within(read, double(requested->read()), 0.05, 0.05));
+          CHECK(within(written, double(requested->written()), 0.05, 0.05));
+          fmt::print(", asked for {:.3f} of requested, handed over {:.3f}", read / double(requested->read()),
+                     written / double(requested->written()));
+        }
+        fmt::print("\n");
+      }
+    }
+  }
+}

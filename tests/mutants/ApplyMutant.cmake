@@ -1,0 +1,87 @@
+# Makes the changed kernel of one mutant (mutant.hpp has the file's format):
+#   cmake -DMUTANT=NN_name.mutant -DSOURCE=<project> -DOUTPUT=<folder>/NN_name -P ApplyMutant.cmake
+# writes OUTPUT.cuh, the kernel with the bug in a namespace of its own, and OUTPUT.cpp, which hands it to the test.
+# Where the old text is not there exactly once, nothing is built and the mutant's test fails with the reason: the
+# kernels are there to be rewritten, and the rest of the build must go on.
+
+file(READ ${MUTANT} text)
+get_filename_component(name ${MUTANT} NAME_WE)
+string(MAKE_C_IDENTIFIER "mutant_${name}" identifier)
+set(problems "")
+
+# -- The header lines
+string(FIND "${text}" "--- old\n" first_pair)
+if(first_pair EQUAL -1)
+  message(FATAL_ERROR "${MUTANT}: no line '--- old'")
+endif()
+string(SUBSTRING "${text}" 0 ${first_pair} header)
+string(SUBSTRING "${text}" ${first_pair} -1 pairs)
+foreach(key what chapter variant expect problem)
+  if(NOT header MATCHES "(^|\n)${key}: *([^\n]*)\n")
+    message(FATAL_ERROR "${MUTANT}: no line '${key}: ...'")
+  endif()
+  set(${key} "${CMAKE_MATCH_2}")
+endforeach()
+set(kernel_file chapters/${chapter}/kernel.cuh)
+file(READ ${SOURCE}/${kernel_file} kernel)
+
+# -- Replaces OLD, which must stand in the kernel exactly once.
+function(replace_once old new)
+  string(FIND "${kernel}" "${old}" first)
+  string(FIND "${kernel}" "${old}" last REVERSE)
+  if(first EQUAL -1)
+    set(problems "${problems}its old text is not in ${kernel_file}: ${old}" PARENT_SCOPE)
+  elseif(NOT first EQUAL last)
+    set(problems "${problems}its old text stands more than once in ${kernel_file}: ${old}" PARENT_SCOPE)
+  else()
+    string(LENGTH "${old}" length)
+    string(SUBSTRING "${kernel}" 0 ${first} before)
+    math(EXPR end "${first} + ${length}")
+    string(SUBSTRING "${kernel}" ${end} -1 after)
+    set(kernel "${before}${new}${after}" PARENT_SCOPE)
+  endif()
+endfunction()
+
+# A text ends before the line end in front of the next "---" line, so that parts of lines can be replaced too.
+while(NOT pairs STREQUAL "")
+  string(SUBSTRING "${pairs}" 8 -1 pairs) # behind "--- old\n"
+  string(FIND "${pairs}" "\n--- new\n" end)
+  if(end LESS 1)
+    message(FATAL_ERROR "${MUTANT}: no text between '--- old' and '--- new'")
+  endif()
+  string(SUBSTRING "${pairs}" 0 ${end} old)
+  math(EXPR end "${end} + 8")
+  string(SUBSTRING "${pairs}" ${end} -1 pairs) # the line end of "--- new" and what follows
+  string(FIND "${pairs}" "\n--- old\n" end)
+  string(SUBSTRING "${pairs}" 0 ${end} new)
+  string(REGEX REPLACE "^\n" "" new "${new}")
+  if(end EQUAL -1)
+    string(REGEX REPLACE "\n$" "" new "${new}")
+    set(pairs "")
+  else()
+    math(EXPR end "${end} + 1")
+    string(SUBSTRING "${pairs}" ${end} -1 pairs)
+  endif()
+  replace_once("${old}" "${new}")
+endwhile()
+
+# -- A namespace of its own: two kernels of one name in one program would be one kernel.
+string(REGEX REPLACE "^[0-9]+_" "" namespace ${chapter})
+replace_once("namespace flash::MACHINE::${namespace} {" "namespace flash::MACHINE::${identifier} {")
+
+set(launch "nullptr")
+set(code "// Generated from tests/mutants/${name}.mutant by tests/mutants/ApplyMutant.cmake.\n")
+if(problems STREQUAL "")
+  file(WRITE ${OUTPUT}.cuh "${kernel}")
+  string(APPEND code "#include \"${OUTPUT}.cuh\"\n")
+  string(CONCAT launch "[](const flash::AttentionCall& call, const flash::LaunchOptions& options, flash::Device& device) {\n"
+    "      flash::sim::${identifier}::launch<flash::sim::half>(call, options, static_cast<flash::sim::Machine&>(device));\n"
+    "    }")
+else()
+  message(WARNING "mutant ${name}: ${problems}")
+endif()
+string(APPEND code "#include \"tests/mutants/mutant.hpp\"\n\n"
+  "[[maybe_unused]] static const bool ${identifier}_added = flash::test::add_mutant(\n"
+  "    {\"${name}\", R\"~(${what})~\", \"${chapter}\", \"${variant}\", \"${expect}\", \"${problem}\",\n"
+  "     R\"~(${problems})~\",\n     ${launch}});\n")
+file(WRITE ${OUTPUT}.cpp "${code}")
