@@ -1,7 +1,8 @@
 // Chapter 01: the bytes that naive attention should move.
 //
 // Compulsory: each tensor once. S and P have Nq·Nk elements of 2 bytes for each head and are each written and read:
-// four trips, 8·Nq·Nk bytes, beside which the 2·(2·Nq + 2·Nk)·d bytes of Q, K, V and O are small.
+// four trips, 8·Nq·Nk bytes, beside which the 2·(2·Nq + 2·Nk)·d bytes of Q, K, V and O are small. Causal: the kernels
+// write all of S and P and read the half that the rows see.
 //
 // Requested, as the three kernels ask for it (sectors of 32 bytes):
 //  scores   a warp computes one row against 32 keys. For each 8 columns it asks for 1 sector of Q (all lanes want the
@@ -68,6 +69,18 @@ inline std::optional<Traffic> requested(const AttentionCall& call, const LaunchO
   return traffic;
 }
 
+inline Traffic compulsory(const AttentionCall& call, const LaunchOptions& options) {
+  const Problem& p = call.problem;
+  const std::int64_t elements = p.batch * p.heads * p.seq_q * workspace(p, options)[0].cols;
+  std::int64_t visible = 0;  // elements that some row sees: of S and P the kernels read only these
+  for (std::int64_t row = 0; row < p.seq_q; ++row) visible += p.batch * p.heads * p.visible_keys(row);
+  const bool library = options.variant == "cublas";  // its product reads all of P
+  Traffic traffic = compulsory_traffic(call, {});
+  traffic.add("S", 2 * visible, 2 * elements);
+  traffic.add("P", 2 * (library ? elements : visible), 2 * elements);
+  return traffic;
+}
+
 inline ChapterInfo info() {
   ChapterInfo chapter;
   chapter.title = "naive attention: S and P go through HBM";
@@ -76,9 +89,7 @@ inline ChapterInfo info() {
   chapter.refusal = [](const Problem&, const LaunchOptions&) { return std::string(); };
   chapter.workspace = workspace;
   chapter.requested = requested;
-  chapter.compulsory = [](const AttentionCall& call, const LaunchOptions& options) {
-    return compulsory_traffic(call, workspace(call.problem, options));
-  };
+  chapter.compulsory = compulsory;
   chapter.requested_formula =
       "b·h·Nq·Nk·(d/8·32·(1 + 1/32) [scores: K, Q] + 2·d [V] + 3·2 + 2 [S] + 2 + 32/8·ceil(d/64) [P]) + 2·b·h·Nq·d [O]";
   chapter.compulsory_formula = "b·h·8·Nq·Nk [S, P written and read] + 4·b·h·Nq·d [Q, O] + 4·b·hkv·Nk·d [K, V]";
