@@ -4,9 +4,12 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <charconv>
 #include <map>
+#include <type_traits>
 
 #include "common/error.hpp"
+#include "common/file.hpp"
 
 namespace flash {
 
@@ -42,8 +45,35 @@ CLI::Option* add_choice(CLI::App& app, const std::string& flag, T& value,
 }
 
 template <typename T>
+struct NumberOf {
+  using Type = T;
+};
+template <typename T>
+struct NumberOf<std::optional<T>> {
+  using Type = T;
+};
+
+/// A whole number in decimal. CLI11's own conversion takes -1 for an unsigned number and the nearest for one too large.
+template <typename T>
 CLI::Option* add_number(CLI::App& app, const std::string& flag, T& value, const std::string& help) {
-  return app.add_option(flag, value, help)->type_name("N");
+  return app
+      .add_option_function<std::string>(
+          flag,
+          [&value, flag](const std::string& text) {
+            typename NumberOf<T>::Type number{};
+            const char* const end = text.data() + text.size();
+            const auto [stop, error] = std::from_chars(text.data(), end, number);
+            if (error == std::errc::result_out_of_range) {
+              throw UsageError(fmt::format("{} {}: the number is too large", flag, text));
+            }
+            if (error != std::errc() || stop != end) {
+              throw UsageError(fmt::format("{} {}: use a whole number{}", flag, in_quotes(text),
+                                           std::is_unsigned_v<decltype(number)> ? ", 0 or more" : ""));
+            }
+            value = number;
+          },
+          help)
+      ->type_name("N");
 }
 
 }  // namespace

@@ -37,7 +37,7 @@ def roofline(report: Json, entries: list[Json], title: str) -> Any:
     bandwidth = report["ceilings"]["copy_bytes_per_second"]
     matrix = report["ceilings"]["matrix_flops_per_second"]
     figure, axes = plt.subplots(figsize=(7, 4.5))
-    points = [(entry["problem"]["flops"] / make_tables.hbm(entry), make_tables.tflops(entry), entry) for entry in entries]
+    points = [(e["problem"]["flops"] / make_tables.hbm(e), make_tables.tflops(e), e) for e in entries]
     low = min(1.0, *(intensity for intensity, _, _ in points)) / 2
     high = 4 * max(matrix / bandwidth if matrix else 0, *(intensity for intensity, _, _ in points))
     corner = matrix / bandwidth if matrix else high

@@ -133,12 +133,10 @@ std::optional<Timing> Machine::time(const std::function<void()>& launch, std::op
 }
 
 std::optional<TrafficReading> Machine::read_traffic(const std::function<void()>& launch, std::string* why_not) {
-  if (!counters_ && no_counters_.empty()) counters_ = TrafficCounters::open(&no_counters_);
-  if (!counters_) {
-    if (why_not != nullptr) *why_not = no_counters_;
-    return std::nullopt;
-  }
-  return counters_->measure(launch, stream_, [this] { flush_l2(); });
+  // Open only for this reading: while the counters are open, launches are slower and must not be timed.
+  const std::unique_ptr<TrafficCounters> counters = TrafficCounters::open(why_not);
+  if (!counters) return std::nullopt;
+  return counters->measure(launch, stream_, [this] { flush_l2(); });
 }
 
 std::optional<Ceilings> Machine::ceilings() {

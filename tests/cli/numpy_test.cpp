@@ -1,0 +1,51 @@
+// Files from NumPy through every chapter, and the results checked by NumPy alone (docs/check_numpy.py).
+#include "common/error.hpp"
+#include "tests/catch.hpp"
+#include "tests/cli/program.hpp"
+#include "tests/support/skip.hpp"
+
+namespace flash::test {
+namespace {
+
+bool numpy_is_there() {
+  try {
+    if (run({"python3", "-c", "import numpy"}).code == 0) return true;
+  } catch (const std::runtime_error&) {
+  }
+  skip("python3 cannot import numpy: install it to check the chapters' files against NumPy");
+  return false;
+}
+
+TEST_CASE("q, k and v that NumPy saved run through every chapter, and NumPy agrees with the results") {
+  if (!numpy_is_there()) return;
+  const Folder folder;
+  const std::string save =
+      "import sys, numpy as np\n"
+      "random = np.random.default_rng(1)\n"
+      "for name, heads in (('q', 12), ('k', 4), ('v', 4)):\n"
+      "    np.save(sys.argv[1] + '/' + name + '.npy', random.standard_normal((2, 197, heads, 64)).astype(np.float16))\n";
+  REQUIRE(run({"python3", "-c", save, folder / ""}).code == 0);
+  const std::vector<std::string> inputs = {"--q", folder / "q.npy", "--k", folder / "k.npy", "--v", folder / "v.npy"};
+  const std::vector<std::string> outputs = {"--out", folder / "o.npy", "--lse", folder / "lse.npy"};
+  for (const Chapter& chapter : chapters()) {
+    for (const std::vector<std::string>& how : std::vector<std::vector<std::string>>{{}, {"--causal"}}) {
+      INFO(chapter.name << (how.empty() ? "" : " causal"));
+      std::vector<std::string> command = {program_of(chapter), "--device", "sim", "--check", "off"};
+      std::vector<std::string> check = {"python3", std::string(FLASH_SOURCES) + "/docs/check_numpy.py"};
+      for (const auto* part : {&inputs, &outputs, &how}) {
+        command.insert(command.end(), part->begin(), part->end());
+        check.insert(check.end(), part->begin(), part->end());
+      }
+      const Ended ended = run(command);
+      INFO(ended.out << ended.err);
+      REQUIRE(ended.code == kExitOk);
+      const Ended checked = run(check);
+      INFO(checked.out << checked.err);
+      CHECK(checked.code == 0);
+      CHECK(contains(checked.out, "4728 rows: ok"));
+    }
+  }
+}
+
+}  // namespace
+}  // namespace flash::test
