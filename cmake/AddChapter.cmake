@@ -20,6 +20,8 @@ function(add_chapter folder)
     configure_file(${PROJECT_SOURCE_DIR}/cmake/chapter_entry.in ${generated}/${folder}_gpu.cu @ONLY)
     add_library(chapter_${folder}_gpu OBJECT ${generated}/${folder}_gpu.cu)
     target_link_libraries(chapter_${folder}_gpu PUBLIC flash_common)
+    # A spilled register, or a wgmma that ptxas serialises, is an error: it costs more than what the chapter shows.
+    target_compile_options(chapter_${folder}_gpu PRIVATE "SHELL:-Xptxas -warn-spills,-Werror")
   endif()
   set(FLASH_CHAPTERS ${FLASH_CHAPTERS} ${folder} CACHE INTERNAL "")
 endfunction()

@@ -173,6 +173,20 @@ std::optional<Options> parse_options(const Program& program, int argc, const cha
   at_least_one("--head-dim", options.head_dim);
   if (options.repeat && *options.repeat < 1)
     throw UsageError(fmt::format("--repeat {}: use 1 or more", *options.repeat));
+  for (const char* flag : {"--q", "--k", "--v", "--out", "--lse", "--json"}) {
+    const CLI::Option* option = app.get_option_no_throw(flag);
+    if (option != nullptr && option->count() > 0 && option->as<std::string>().empty()) {
+      throw UsageError(fmt::format("{}: the name of the file is empty", flag));
+    }
+  }
+  std::map<std::string, const char*> outputs;
+  for (const auto& [flag, path] : {std::pair<const char*, const std::string&>{"--out", options.out_path},
+                                   {"--lse", options.lse_path},
+                                   {"--json", options.json_path}}) {
+    if (path.empty()) continue;
+    const auto [before, is_new] = outputs.emplace(path, flag);
+    if (!is_new) throw UsageError(fmt::format("{} and {} are the same file {}", before->second, flag, in_quotes(path)));
+  }
   const int files = int(!options.q_path.empty()) + int(!options.k_path.empty()) + int(!options.v_path.empty());
   if (files != 0 && files != 3) throw UsageError("--q, --k and --v go together: give all three or none");
   return options;

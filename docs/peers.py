@@ -456,7 +456,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--budget", type=float, default=20, help="seconds of timing for each size (20)")
     parser.add_argument("--chapters", nargs="+", default=[""], metavar="NN", help="only those that begin so: 01 02_onl")
     parser.add_argument("--peers", nargs="*", choices=PEERS, default=list(PEERS), help="only these, or none at all")
-    parser.add_argument("--library", type=Path, default=LIBRARY)
+    parser.add_argument("--library", dest="shared_library", type=Path, default=LIBRARY)
     parser.add_argument("--json", type=Path, help="write the figures to this file, after each size")
     arguments = parser.parse_args()
     if arguments.repeat < LEAST_REPEATS or not arguments.budget > 0:
@@ -470,7 +470,7 @@ def main() -> int:
     if on_gpu and not torch.cuda.is_available():
         stop(3, "PyTorch sees no CUDA GPU; --device sim checks the chapters on the simulated one")
     try:
-        library = Library(arguments.library)
+        library = Library(arguments.shared_library)
     except OSError as error:
         stop(3, f"the chapters' library is missing, build it with: cmake --workflow --preset default ({error})")
     variants = [names for names in library.variants() if names[0].startswith(tuple(arguments.chapters))]

@@ -1,10 +1,11 @@
 // The programs as a user calls them: options, exit codes, messages and files.
-#include <cmath>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <span>
+#include <sstream>
 
+#include "common/device.hpp"
 #include "common/error.hpp"
 #include "common/host_tensor.hpp"
 #include "common/npy.hpp"
@@ -124,9 +125,12 @@ TEST_CASE("every option that --help lists works, in every program") {
 
 TEST_CASE("what options say shows in the report") {
   const Chapter& chapter = chapters().back();
-  const Ended ended = run_chapter_program(
-      chapter, {"--batch", "2", "--heads", "6", "--kv-heads", "3", "--seq", "5", "--seq-kv", "9", "--head-dim", "24",
-                "--causal", "--dtype", "bf16", "--distribution", "outliers", "--seed", "3", "--schedule-seed", "11"});
+  const Ended ended = run_chapter_program(chapter, {"--batch",    "2",       "--heads",    "6",
+                                                    "--kv-heads", "3",       "--seq",      "5",
+                                                    "--seq-kv",   "9",       "--head-dim", "24",
+                                                    "--causal",   "--dtype", "bf16",       "--distribution",
+                                                    "outliers",   "--seed",  "3",          "--schedule-seed",
+                                                    "11"});
   CHECK(ended.code == kExitOk);
   for (const char* text : {"b=2 h=6 kv=3 nq=5 nk=9 d=24 bf16 causal", "random outliers, seed 3", "schedule seed 11",
                            "60 of 60 rows", "counted = predicted, to the byte", "passed"}) {
@@ -176,7 +180,8 @@ TEST_CASE("--out and --lse hold O and LSE: f2 for fp16, f4 for bf16") {
     for (const DType dtype : {DType::fp16, DType::bf16}) {
       INFO(chapter.name << " " << to_string(dtype));
       const Folder folder;
-      const std::string q = write_random(folder, "q.npy", 2, 10, 4, 24), k = write_random(folder, "k.npy", 2, 15, 2, 24),
+      const std::string q = write_random(folder, "q.npy", 2, 10, 4, 24),
+                        k = write_random(folder, "k.npy", 2, 15, 2, 24),
                         v = write_random(folder, "v.npy", 2, 15, 2, 24);
       const Ended ended =
           run_chapter_program(chapter, {"--q", q, "--k", k, "--v", v, "--causal", "--dtype", to_string(dtype), "--out",
@@ -206,8 +211,8 @@ TEST_CASE("--out and --lse hold O and LSE: f2 for fp16, f4 for bf16") {
       };
       std::vector<float> lse_values;
       for (std::int64_t i = 0; i < lse.size(); ++i) lse_values.push_back(lse.as_float(i));
-      CHECK(check_attention(problem, tensor(read_npy(q)), tensor(read_npy(k)), tensor(read_npy(v)), tensor(o), lse_values,
-                            all_rows(problem), chapter.info.lse_from_rounded_scores)
+      CHECK(check_attention(problem, tensor(read_npy(q)), tensor(read_npy(k)), tensor(read_npy(v)), tensor(o),
+                            lse_values, all_rows(problem), chapter.info.lse_from_rounded_scores)
                 .first_failure == "");
     }
   }
@@ -220,9 +225,9 @@ TEST_CASE("the captured tensors run through every chapter") {
     ++examples;
     for (const Chapter& chapter : chapters()) {
       INFO(entry.path().filename().string() << ", " << chapter.name);
-      const Ended ended = run_chapter_program(
-          chapter, {"--causal", "--check", "full", "--q", (entry.path() / "q.npy").string(), "--k",
-                    (entry.path() / "k.npy").string(), "--v", (entry.path() / "v.npy").string()});
+      const Ended ended =
+          run_chapter_program(chapter, {"--causal", "--check", "full", "--q", (entry.path() / "q.npy").string(), "--k",
+                                        (entry.path() / "k.npy").string(), "--v", (entry.path() / "v.npy").string()});
       INFO(ended.out << ended.err);
       CHECK(ended.code == kExitOk);
       CHECK(contains(ended.out, "passed"));
@@ -240,10 +245,14 @@ TEST_CASE("--json holds the figures of the report") {
     CHECK(report.at("chapter") == chapter.name);
     CHECK(report.at("variant") == chapter.info.variants[0].name);
     CHECK(report.at("simulated") == true);
-    CHECK(report.at("problem") == json{{"batch", 1}, {"heads", 2}, {"kv_heads", 2}, {"seq", 10}, {"seq_kv", 13},
-                                       {"head_dim", 16}, {"causal", true}, {"dtype", "fp16"},
-                                       {"flops", report.at("problem").value("flops", 0.0)}}
-                                      .merge_patch_result(report.at("problem")));
+    const json& problem = report.at("problem");
+    CHECK(problem.at("batch") == 1);
+    CHECK(problem.at("heads") == 2);
+    CHECK(problem.at("seq") == 10);
+    CHECK(problem.at("seq_kv") == 13);
+    CHECK(problem.at("head_dim") == 16);
+    CHECK(problem.at("causal") == true);
+    CHECK(problem.at("dtype") == "fp16");
     CHECK(report.at("check").at("passed") == true);
     CHECK(report.at("check").at("rows_checked") == 20);
     CHECK(double(report.at("check").at("max_error_o")) <= double(report.at("check").at("limit_o")));
@@ -365,9 +374,11 @@ TEST_CASE("sizes that overflow or exceed the memory are refused with what is nee
     expect_refusal_everywhere(bad);
   }
   for (const Chapter& chapter : chapters()) {
-    expect_refusal(program_of(chapter), {{"--device", "sim", "--batch", "1000000000"}, "GB are free: use a smaller problem"});
+    expect_refusal(program_of(chapter),
+                   {{"--device", "sim", "--batch", "1000000000"}, "GB are free: use a smaller problem"});
   }
-  expect_refusal(compare_program(), {{"--device", "sim", "--batch", "1000000000"}, "GB are free: use a smaller problem"});
+  expect_refusal(compare_program(),
+                 {{"--device", "sim", "--batch", "1000000000"}, "GB are free: use a smaller problem"});
   // Chapter 01 keeps S and P: 2 x 4 million x 4 million elements of 2 bytes each.
   expect_refusal(program_of(chapters()[0]), {{"--device", "sim", "--seq", "4000000"}, "needs 12800"});
 }
@@ -376,13 +387,20 @@ TEST_CASE("files that are not arrays of the right kind are refused by name") {
   const Folder folder;
   const std::string k = write_random(folder, "k.npy", 2, 3, 4, 8), missing = folder / "missing.npy";
   const std::vector<std::pair<std::string, std::string>> cases = {
-      {fixture("truncated_data.npy"), "truncated_data.npy"}, {fixture("truncated_header.npy"), "truncated_header.npy"},
-      {fixture("trailing.npy"), "trailing.npy"},             {fixture("big_endian.npy"), "big_endian.npy"},
-      {fixture("fortran.npy"), "fortran.npy"},               {fixture("object.npy"), "object.npy"},
-      {fixture("rank3.npy"), "rank3.npy"},                   {fixture("rank1.npy"), "rank1.npy"},
-      {fixture("int64.npy"), "int64.npy"},                   {fixture("zero_size.npy"), "zero_size.npy"},
-      {fixture("structured.npy"), "structured.npy"},         {fixture("archive.npz"), "archive.npz"},
-      {missing, "missing.npy"},                              {folder / "", ""},
+      {fixture("truncated_data.npy"), "truncated_data.npy"},
+      {fixture("truncated_header.npy"), "truncated_header.npy"},
+      {fixture("trailing.npy"), "trailing.npy"},
+      {fixture("big_endian.npy"), "big_endian.npy"},
+      {fixture("fortran.npy"), "fortran.npy"},
+      {fixture("object.npy"), "object.npy"},
+      {fixture("rank3.npy"), "rank3.npy"},
+      {fixture("rank1.npy"), "rank1.npy"},
+      {fixture("int64.npy"), "int64.npy"},
+      {fixture("zero_size.npy"), "zero_size.npy"},
+      {fixture("structured.npy"), "structured.npy"},
+      {fixture("archive.npz"), "archive.npz"},
+      {missing, "missing.npy"},
+      {folder / "", ""},
       {"/dev/null", "/dev/null"},
   };
   for (const auto& [file, name] : cases) {
@@ -424,7 +442,8 @@ TEST_CASE("tensors that do not belong together are refused with their shapes") {
     expect_refusal(compare_program(), bad);
   }
   // Options that agree with the files are welcome.
-  const Ended ended = run_chapter_program(chapters()[0], with(good, good) + Arguments{"--seq", "3", "--seq-kv", "5"});
+  const Ended ended = run(Arguments{program_of(chapters()[0]), "--seq", "3", "--seq-kv", "5"} + with(good, good));
+  INFO(ended.err);
   CHECK(ended.code == kExitOk);
 }
 
@@ -432,12 +451,12 @@ TEST_CASE("outputs that cannot be written are refused before anything is compute
   const Folder folder;
   for (const Chapter& chapter : chapters()) {
     for (const char* option : {"--out", "--lse", "--json"}) {
-      for (const auto& [path, text] : std::vector<std::pair<std::string, std::string>>{
-               {folder / "no/such/o.npy", "there is no folder"},
-               {folder / "", "is a folder"},
-               {"", "empty"},
-               {"/dev/null", "is not a regular file"},
-               {"/proc/o.npy", "cannot be written"}}) {
+      for (const auto& [path, text] :
+           std::vector<std::pair<std::string, std::string>>{{folder / "no/such/o.npy", "there is no folder"},
+                                                            {folder / "", "is a folder"},
+                                                            {"", "empty"},
+                                                            {"/dev/null", "is not a regular file"},
+                                                            {"/proc/o.npy", "cannot be written"}}) {
         INFO(chapter.name << " " << option << " " << path);
         const Ended ended = run_chapter_program(chapter, small + Arguments{option, path});
         INFO(ended.err);
@@ -458,7 +477,8 @@ TEST_CASE("outputs that cannot be written are refused before anything is compute
 
 TEST_CASE("--device gpu without a GPU ends with exit code 3 and one line") {
   if (gpu_available()) return;
-  for (const Chapter& chapter : chapters()) expect_refusal(program_of(chapter), {{"--device", "gpu"}, "no GPU"}, kExitDevice);
+  for (const Chapter& chapter : chapters())
+    expect_refusal(program_of(chapter), {{"--device", "gpu"}, "no GPU"}, kExitDevice);
   expect_refusal(compare_program(), {{"--device", "gpu"}, "no GPU"}, kExitDevice);
   const Ended ended = run({program_of(chapters()[0]), "--seq", "5"});
   CHECK(ended.code == kExitOk);
@@ -468,8 +488,8 @@ TEST_CASE("--device gpu without a GPU ends with exit code 3 and one line") {
 TEST_CASE("an interrupted program leaves no half-written file under a final name, and no temporary one") {
   const Chapter& chapter = chapters().back();
   const Folder folder;
-  const Arguments command = {program_of(chapter), "--device", "sim",  "--seq",           "40",     "--seq-kv", "4",
-                             "--heads",           "16",       "--check", "off",            "--head-dim", "512"};
+  const Arguments command = {program_of(chapter), "--device", "sim",     "--seq", "40",         "--seq-kv", "4",
+                             "--heads",           "16",       "--check", "off",   "--head-dim", "512"};
   const Arguments outputs = {"--out", folder / "o.npy", "--lse", folder / "l.npy", "--json", folder / "r.json"};
   const auto start = std::chrono::steady_clock::now();
   REQUIRE(run(command + outputs).code == kExitOk);

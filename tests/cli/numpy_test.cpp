@@ -23,7 +23,8 @@ TEST_CASE("q, k and v that NumPy saved run through every chapter, and NumPy agre
       "import sys, numpy as np\n"
       "random = np.random.default_rng(1)\n"
       "for name, heads in (('q', 12), ('k', 4), ('v', 4)):\n"
-      "    np.save(sys.argv[1] + '/' + name + '.npy', random.standard_normal((2, 197, heads, 64)).astype(np.float16))\n";
+      "    np.save(sys.argv[1] + '/' + name + '.npy', random.standard_normal((2, 197, heads, "
+      "64)).astype(np.float16))\n";
   REQUIRE(run({"python3", "-c", save, folder / ""}).code == 0);
   const std::vector<std::string> inputs = {"--q", folder / "q.npy", "--k", folder / "k.npy", "--v", folder / "v.npy"};
   const std::vector<std::string> outputs = {"--out", folder / "o.npy", "--lse", folder / "lse.npy"};

@@ -54,7 +54,7 @@ inline std::string read_text(const std::string& path) {
 }
 
 struct Ended {
-  int code = -1;    // exit code, -1 if a signal ended the program
+  int code = -1;  // exit code, -1 if a signal ended the program
   int signal = 0;
   std::string out, err;
   /// Lines on stderr.

@@ -1,5 +1,6 @@
 // Every primitive of the simulated GPU against what the PTX manual says it gives, worked out here independently; and
 // against what hardware gave, where its results lie in data/.
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <cstdlib>
@@ -36,13 +37,13 @@ void require_same(const std::string& name, const Words& expected) {
   REQUIRE(found != simulated().end());
   const Words& actual = found->second;
   REQUIRE(actual.size() == expected.size());
-  for (std::size_t i = 0; i < expected.size(); ++i) {
-    if (actual[i] != expected[i]) {
-      FAIL_CHECK("word " << i << " is " << std::hex << actual[i] << ", expected " << expected[i]);
-      return;
-    }
+  const auto [difference, in_expected] = std::mismatch(actual.begin(), actual.end(), expected.begin());
+  if (difference != actual.end()) {
+    INFO("word " << difference - actual.begin() << " is " << std::hex << *difference << ", expected " << *in_expected);
+    CHECK(*difference == *in_expected);
+  } else {
+    CHECK(in_expected == expected.end());
   }
-  SUCCEED();
 }
 
 TEST_CASE("shuffles read the lanes that the PTX manual names") {

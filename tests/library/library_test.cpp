@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "common/chapter.hpp"
+#include "common/device.hpp"
 #include "common/flash_chapters.h"
 #include "common/host_tensor.hpp"
 #include "reference/check.hpp"

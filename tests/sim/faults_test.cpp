@@ -270,7 +270,8 @@ enum class Race {
   write_after_arrive,
   other_pair_of_warps,
   vector_overlap,
-  several_readers
+  several_readers,
+  last_reader_writes
 };
 
 struct RaceStorage {
@@ -309,8 +310,8 @@ __global__ void race_kernel(Race what) {
       break;
     case Race::lanes_partial_syncwarp:
       x.store(thread, 1.0f);
-      if (lane < 16) __syncwarp(0x0000ffffu);
-      if (lane == 2) x.load(warp * 32 + 20);
+      __syncwarp(lane < 16 ? 0x0000ffffu : 0xffff0000u);
+      if (lane == 20) x.load(warp * 32 + 2);
       break;
     case Race::lanes_shuffle_orders_nothing:
       x.store(thread, 1.0f);
@@ -356,6 +357,10 @@ __global__ void race_kernel(Race what) {
       x.load(0);
       if (thread == 1) x.store(0, 2.0f);
       break;
+    case Race::last_reader_writes:
+      if (warp == 0) x.load(0);
+      if (thread == 31) x.store(0, 2.0f);
+      break;
   }
 }
 
@@ -381,8 +386,9 @@ TEST_CASE("a data race between lanes of one warp is reported: __syncwarp is miss
   expect_race(Race::lanes_write_write, {"the write of byte", "by thread"});
   expect_race(Race::lanes_write_read, {"x.load(thread ^ 1)"});
   expect_race(Race::lanes_read_write, {"x.load(thread ^ 1)", "x.store(thread, 2.0f)"});
-  expect_race(Race::lanes_partial_syncwarp, {"x.load(warp * 32 + 20)", "x.store(thread, 1.0f)"});
+  expect_race(Race::lanes_partial_syncwarp, {"x.load(warp * 32 + 2)", "x.store(thread, 1.0f)"});
   expect_race(Race::lanes_shuffle_orders_nothing, {"x.load(thread ^ 1)"});
+  expect_race(Race::last_reader_writes, {"of byte 0 by thread"});
 }
 
 // -- Correct patterns, which must not be reported
@@ -997,7 +1003,8 @@ struct Tally {
   ~Tally() { --count; }
 };
 
-__global__ void unwinding_kernel(int* alive, GlobalTensor<float> x) {
+__global__ void unwinding_kernel(int* began, int* alive, GlobalTensor<float> x) {
+  ++*began;
   const Tally tally(*alive);
   if (threadIdx.x == 20) x.head(0, 0).load(9, 9);
   __syncthreads();
@@ -1007,9 +1014,11 @@ TEST_CASE(
     "after a fault all threads leave the kernel: those that wait are unwound, those that did not begin never do") {
   Tensor<float> x("X", 1, 8);
   for (const std::uint64_t seed : kSeeds) {
-    int alive = 0;
+    int began = 0, alive = 0;
     Machine machine(seed, 1);
-    CHECK(fault_of(machine, {"probe", {1}, 128}, unwinding_kernel, &alive, GlobalTensor<float>(x.ref())).has_value());
+    CHECK(fault_of(machine, {"probe", {1}, 128}, unwinding_kernel, &began, &alive, GlobalTensor<float>(x.ref()))
+              .has_value());
+    if (seed == 0) CHECK(began == 21);
     CHECK(alive == 0);
     require_healthy(machine);
     CHECK(alive == 0);
@@ -1024,6 +1033,8 @@ __global__ void endless_kernel() {
     while (forever) {
     }
   }
+  // Keeps the first worker busy, so that another one takes block 1.
+  if (blockIdx.x == 0 && threadIdx.x == 0) std::this_thread::sleep_for(std::chrono::milliseconds(50));
 }
 
 __global__ void spinning_kernel(GlobalTensor<int> flag) {

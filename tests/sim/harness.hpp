@@ -4,6 +4,7 @@
 
 #include <optional>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -26,7 +27,13 @@ class Tensor {
         rows_(rows),
         cols_(cols),
         memory_(machine_, std::size_t(size()) * sizeof(T)) {
-    for (std::int64_t i = 0; i < size(); ++i) data()[i] = T(i);
+    for (std::int64_t i = 0; i < size(); ++i) {
+      if constexpr (std::is_arithmetic_v<T>) {
+        data()[i] = T(i);
+      } else {
+        data()[i] = from_float<T>(float(i));
+      }
+    }
   }
   Tensor(const char* name, std::int64_t rows, std::int64_t cols) : Tensor(name, 1, 1, rows, cols) {}
 
