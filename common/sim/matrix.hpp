@@ -2,9 +2,12 @@
 // instructions"); the twin of common/ptx/matrix.hpp.
 #pragma once
 
+#include <algorithm>
+#include <cmath>
 #include <cstring>
 
 #include "common/dtype.hpp"
+#include "common/sim/tensor_core.hpp"
 #include "common/sim/views.hpp"
 
 namespace flash::sim {
@@ -39,8 +42,8 @@ void ldmatrix(const char* operation, std::uint32_t (&result)[Count], SharedAddre
 }
 
 template <typename Element>
-float element_of(std::uint32_t pair, int i) {
-  return to_float(Element{std::uint16_t(i == 0 ? pair & 0xffffu : pair >> 16)});
+TensorCoreOperand element_of(std::uint32_t pair, int i) {
+  return tensor_core_operand(Element{std::uint16_t(i == 0 ? pair & 0xffffu : pair >> 16)});
 }
 
 /// d += a·b for one warp: a is [16, 16], b is [16, 8], d is [16, 8] in fp32.
@@ -53,7 +56,8 @@ struct MmaOperand {
 
 template <typename Element>
 void mma_compute(MmaOperand<Element>** lanes) {
-  float a[16][16], b[16][8], d[16][8];
+  TensorCoreOperand a[16][16], b[8][16];  // a by rows, b by columns
+  float d[16][8];
   for (int lane = 0; lane < 32; ++lane) {
     const int group = lane / 4, pair = lane % 4 * 2;
     for (int i = 0; i < 2; ++i) {
@@ -61,19 +65,27 @@ void mma_compute(MmaOperand<Element>** lanes) {
       a[group + 8][pair + i] = element_of<Element>(lanes[lane]->a[1], i);
       a[group][pair + 8 + i] = element_of<Element>(lanes[lane]->a[2], i);
       a[group + 8][pair + 8 + i] = element_of<Element>(lanes[lane]->a[3], i);
-      b[pair + i][group] = element_of<Element>(lanes[lane]->b[0], i);
-      b[pair + 8 + i][group] = element_of<Element>(lanes[lane]->b[1], i);
+      b[group][pair + i] = element_of<Element>(lanes[lane]->b[0], i);
+      b[group][pair + 8 + i] = element_of<Element>(lanes[lane]->b[1], i);
       d[group][pair + i] = lanes[lane]->d[i];
       d[group + 8][pair + i] = lanes[lane]->d[2 + i];
     }
   }
+  bool finite_row[16], finite_col[8];
+  const auto all_finite = [](const TensorCoreOperand(&operands)[16]) {
+    return std::all_of(std::begin(operands), std::end(operands),
+                       [](const TensorCoreOperand& x) { return std::isfinite(x.value); });
+  };
+  for (int row = 0; row < 16; ++row) finite_row[row] = all_finite(a[row]);
+  for (int col = 0; col < 8; ++col) finite_col[col] = all_finite(b[col]);
   for (int row = 0; row < 16; ++row) {
-    float sum[8];
-    for (int col = 0; col < 8; ++col) sum[col] = 0.0f;
-    for (int k = 0; k < 16; ++k) {
-      for (int col = 0; col < 8; ++col) sum[col] += a[row][k] * b[k][col];
+    for (int col = 0; col < 8; ++col) {
+      if (finite_row[row] && finite_col[col] && std::isfinite(d[row][col])) {
+        d[row][col] = tensor_core_sum<Element>(a[row], b[col], d[row][col]);
+      } else {
+        for (int k = 0; k < 16; ++k) d[row][col] += a[row][k].value * b[col][k].value;
+      }
     }
-    for (int col = 0; col < 8; ++col) d[row][col] += sum[col];
   }
   for (int lane = 0; lane < 32; ++lane) {
     const int group = lane / 4, pair = lane % 4 * 2;

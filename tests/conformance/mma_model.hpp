@@ -28,6 +28,9 @@ struct MmaModel {
   }
 };
 
+/// What an H200 does, and the simulation (common/sim/tensor_core.hpp, written for speed; this one for reading).
+inline constexpr MmaModel kHopper{16, 2, false};
+
 /// A finite number as significand · 2^(exponent - fraction bits); a subnormal one keeps the smallest exponent.
 struct Unpacked {
   std::int64_t significand;  // signed
