@@ -1,6 +1,8 @@
 // Runs every chapter and variant on one problem in one process and prints the stages side by side.
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "common/error.hpp"
 #include "common/file.hpp"
 #include "common/report.hpp"
@@ -43,9 +45,16 @@ int compare_main(int argc, char** argv) {
         left_out.push_back(fmt::format("{} {}: {}", chapter.name, variant.name, error.what()));
         continue;
       }
-      const RunSettings settings{options.check, true, options.traffic, options.repeat};
+      const RunSettings settings{options.check, true, options.repeat};
       runs.push_back(run_chapter(chapter, launch, settings, *device, input, tensors));
       passed = passed && runs.back().passed();
+    }
+  }
+  if (options.traffic) {  // after all times were taken
+    for (ChapterRun& run : runs) {
+      const auto chapter =
+          std::find_if(chapters().begin(), chapters().end(), [&](const Chapter& c) { return c.name == run.chapter; });
+      count_traffic(run, *chapter, *device, tensors);
     }
   }
   fmt::print("{}", text_comparison(runs, ceilings));

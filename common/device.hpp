@@ -84,7 +84,8 @@ class Device {
     (void)launch, (void)repeat;
     return std::nullopt;
   }
-  /// GPU: bytes moved by `launch`, with L2 flushed before. Without a value, `why_not` says in one line why.
+  /// GPU: bytes moved by `launch`, with L2 flushed before. Without a value, `why_not` says in one line why. The
+  /// counters stay open until the device is gone, and launches are slower then: time first, count afterwards.
   virtual std::optional<TrafficReading> read_traffic(const std::function<void()>& launch, std::string* why_not) {
     (void)launch;
     if (why_not != nullptr) *why_not = "this device has no byte counters";

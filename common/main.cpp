@@ -10,6 +10,54 @@
 
 namespace flash {
 
+namespace {
+
+/// Writes O and LSE as .npy files, where the options ask for them.
+void write_outputs(const Options& options, const Problem& problem, DeviceTensors& tensors) {
+  if (!options.out_path.empty()) {
+    const HostTensor o = tensors.download_o();
+    const std::vector<std::int64_t> shape = {problem.batch, problem.seq_q, problem.heads, problem.head_dim};
+    if (problem.dtype == DType::fp16) {
+      write_npy(options.out_path, shape, "<f2", std::as_bytes(std::span(o.bits(), std::size_t(o.elements()))));
+    } else {
+      std::vector<float> values(std::size_t(o.elements()));
+      for (std::size_t i = 0; i < values.size(); ++i) values[i] = o.decode(o.bits()[i]);
+      write_npy(options.out_path, shape, "<f4", std::as_bytes(std::span(values)));
+    }
+  }
+  if (!options.lse_path.empty()) {
+    const std::vector<float> lse = tensors.download_lse();
+    const std::vector<std::int64_t> shape = {problem.batch, problem.heads, problem.seq_q};
+    write_npy(options.lse_path, shape, "<f4", std::as_bytes(std::span(lse)));
+  }
+}
+
+/// The default variant of the chapter before on the same problem: timed on a GPU, its predictions in the simulation.
+/// Nothing where there is none or it cannot run the problem.
+std::optional<ChapterRun> run_before(const Options& options, Device& device, const Input& input,
+                                     DeviceTensors& tensors) {
+  if (chapters().size() < 2) return std::nullopt;
+  const Chapter& before = chapters().front();
+  try {
+    const LaunchOptions launch = resolve(before, input.problem, {});
+    require_memory(device, input.problem, before.info.workspace(input.problem, launch));
+    if (device.kind() == DeviceKind::gpu) {
+      return run_chapter(before, launch, {CheckMode::off, true, options.repeat}, device, input, tensors);
+    }
+    const AttentionCall call = contiguous_call(input.problem);
+    ChapterRun predicted;
+    predicted.chapter = before.name;
+    predicted.options = launch;
+    predicted.requested = before.info.requested(call, launch);
+    predicted.compulsory = before.info.compulsory(call, launch);
+    return predicted;
+  } catch (const UsageError&) {
+    return std::nullopt;
+  }
+}
+
+}  // namespace
+
 int chapter_main(int argc, char** argv) {
   const Chapter& chapter = chapters().back();
   const std::optional<Options> parsed =
@@ -31,48 +79,10 @@ int chapter_main(int argc, char** argv) {
 
   const Input input = make_input(options, problem);
   DeviceTensors tensors(*device, input);
-  const RunSettings settings{options.check, true, options.traffic, options.repeat};
-  const ChapterRun run = run_chapter(chapter, launch, settings, *device, input, tensors);
-  if (!options.out_path.empty() || !options.lse_path.empty()) {
-    // Another launch wrote the same bits again if the run was timed.
-    const HostTensor o = tensors.download_o();
-    const std::vector<float> lse = tensors.download_lse();
-    const std::vector<std::int64_t> o_shape = {problem.batch, problem.seq_q, problem.heads, problem.head_dim};
-    const std::vector<std::int64_t> lse_shape = {problem.batch, problem.heads, problem.seq_q};
-    if (!options.out_path.empty()) {
-      if (problem.dtype == DType::fp16) {
-        write_npy(options.out_path, o_shape, "<f2", std::as_bytes(std::span(o.bits(), std::size_t(o.elements()))));
-      } else {
-        std::vector<float> values(std::size_t(o.elements()));
-        for (std::size_t i = 0; i < values.size(); ++i) values[i] = o.decode(o.bits()[i]);
-        write_npy(options.out_path, o_shape, "<f4", std::as_bytes(std::span(values)));
-      }
-    }
-    if (!options.lse_path.empty()) write_npy(options.lse_path, lse_shape, "<f4", std::as_bytes(std::span(lse)));
-  }
-
-  // The chapter before, its default variant, where it can run the problem.
-  std::optional<ChapterRun> before;
-  if (chapters().size() > 1) {
-    const Chapter& previous = chapters().front();
-    try {
-      const LaunchOptions defaults = resolve(previous, problem, {});
-      require_memory(*device, problem, previous.info.workspace(problem, defaults));
-      if (on_gpu) {
-        before =
-            run_chapter(previous, defaults, {CheckMode::off, true, false, options.repeat}, *device, input, tensors);
-      } else {  // its predictions are enough
-        before.emplace();
-        before->chapter = previous.name;
-        before->options = defaults;
-        AttentionCall call = contiguous_call(problem);
-        before->requested = previous.info.requested(call, defaults);
-        before->compulsory = previous.info.compulsory(call, defaults);
-      }
-    } catch (const UsageError&) {  // it cannot run this problem: no comparison
-      before.reset();
-    }
-  }
+  ChapterRun run = run_chapter(chapter, launch, {options.check, true, options.repeat}, *device, input, tensors);
+  write_outputs(options, problem, tensors);
+  const std::optional<ChapterRun> before = run_before(options, *device, input, tensors);
+  if (options.traffic) count_traffic(run, chapter, *device, tensors);  // after all times were taken
   const std::optional<Ceilings> ceilings = options.ceilings ? device->ceilings() : std::nullopt;
   fmt::print("{}", text_report(chapter, run, input.source, ceilings, before ? &*before : nullptr));
 

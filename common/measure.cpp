@@ -203,7 +203,7 @@ class Measurement {
             tensors.emplace(*device, *input);
           }
           require_memory(*device, problem, chapter.info.workspace(problem, launch));
-          RunSettings settings{CheckMode::sample, true, false, std::nullopt};
+          RunSettings settings{CheckMode::sample, true, std::nullopt};
           if (expected_ms) settings.repeat = std::clamp(int(kBudgetMs / *expected_ms), 3, 30);
           entry.run = run_chapter(chapter, launch, settings, *device, *input, *tensors);
           learn(entry);
@@ -223,10 +223,7 @@ class Measurement {
       if (!entry.run) continue;
       const auto chapter =
           std::find_if(chapters().begin(), chapters().end(), [&](const Chapter& c) { return c.name == entry.chapter; });
-      const ChapterRun counted = run_chapter(*chapter, entry.run->options, {CheckMode::off, false, true, std::nullopt},
-                                             *device, *input, *tensors);
-      entry.run->measured = counted.measured;
-      entry.run->not_measured = counted.not_measured;
+      count_traffic(*entry.run, *chapter, *device, *tensors);
     }
     return entries;
   }
@@ -335,9 +332,9 @@ int measure_main(int argc, char** argv) {
       passed = passed && (!entry.run || entry.run->passed());
       report["entries"].push_back(to_json(entry, ceilings));
     }
+    report["clocks_after"] = clocks();
+    write_json(settings.out, report);  // after each size: what was measured is not lost when a run is cut short
   }
-  report["clocks_after"] = clocks();
-  write_json(settings.out, report);
   fmt::print("wrote {}\n", settings.out);
   return passed ? kExitOk : kExitCheckFailed;
 }

@@ -71,8 +71,13 @@ ChapterRun run_chapter(const Chapter& chapter, const LaunchOptions& options, con
                         rows_to_check(input.problem, settings.check), chapter.info.lse_from_rounded_scores);
   }
   if (settings.time) result.timing = device.time(run, settings.repeat);
-  if (on_gpu && settings.traffic) result.measured = device.read_traffic(run, &result.not_measured);
   return result;
+}
+
+void count_traffic(ChapterRun& run, const Chapter& chapter, Device& device, DeviceTensors& tensors) {
+  if (device.kind() != DeviceKind::gpu) return;  // the simulation counts at every launch
+  const AttentionCall call = tensors.call(chapter.info.workspace(run.problem, run.options));
+  run.measured = device.read_traffic([&] { chapter.launch_gpu(call, run.options, device); }, &run.not_measured);
 }
 
 int guarded_main(const std::string& program, const std::function<int()>& body) {

@@ -40,7 +40,6 @@ struct ChapterRun {
 struct RunSettings {
   CheckMode check = CheckMode::sample;
   bool time = true;
-  bool traffic = true;
   std::optional<int> repeat;
 };
 
@@ -52,6 +51,10 @@ std::unique_ptr<Device> choose_device(const Options& options, std::string* why);
 /// of that launch are left in `tensors`. Throws UsageError when memory is short, Fault and DeviceError from the launch.
 ChapterRun run_chapter(const Chapter& chapter, const LaunchOptions& options, const RunSettings& settings,
                        Device& device, const Input& input, DeviceTensors& tensors);
+
+/// Reads the byte counters of another launch into `run`, a result of run_chapter on the same device. Once it was
+/// called, nothing more should be timed there (Device::read_traffic).
+void count_traffic(ChapterRun& run, const Chapter& chapter, Device& device, DeviceTensors& tensors);
 
 /// The rows that a check mode compares.
 std::vector<RowId> rows_to_check(const Problem& problem, CheckMode mode);

@@ -17,6 +17,8 @@ std::string missing_gpu() {
   const cudaError_t error = cudaGetDeviceCount(&count);
   if (error != cudaSuccess) {
     cudaGetLastError();
+    // What the runtime says of a machine without any driver would mislead.
+    if (error == cudaErrorInsufficientDriver) return "no GPU: no NVIDIA driver is loaded, or one older than this CUDA";
     return fmt::format("no GPU: {}", cudaGetErrorString(error));
   }
   return count > 0 ? "" : "no GPU: the CUDA runtime found none";
@@ -133,10 +135,13 @@ std::optional<Timing> Machine::time(const std::function<void()>& launch, std::op
 }
 
 std::optional<TrafficReading> Machine::read_traffic(const std::function<void()>& launch, std::string* why_not) {
-  // Open only for this reading: while the counters are open, launches are slower and must not be timed.
-  const std::unique_ptr<TrafficCounters> counters = TrafficCounters::open(why_not);
-  if (!counters) return std::nullopt;
-  return counters->measure(launch, stream_, [this] { flush_l2(); });
+  // Kept open, because opening takes most of a second. Launches are slower from here on: see device.hpp.
+  if (!counters_ && no_counters_.empty()) counters_ = TrafficCounters::open(&no_counters_);
+  if (!counters_) {
+    if (why_not != nullptr) *why_not = no_counters_;
+    return std::nullopt;
+  }
+  return counters_->measure(launch, stream_, [this] { flush_l2(); });
 }
 
 std::optional<Ceilings> Machine::ceilings() {

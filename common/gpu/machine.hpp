@@ -71,6 +71,8 @@ class Machine final : public Device {
   cudaStream_t stream_ = nullptr;
   bool owns_stream_ = false;
   std::unique_ptr<Cublas> cublas_;
+  std::unique_ptr<TrafficCounters> counters_;
+  std::string no_counters_;  // why there are none, once that is known
   std::optional<Ceilings> ceilings_;
   DeviceBuffer flush_;
   std::vector<std::pair<const void*, std::size_t>> prepared_;

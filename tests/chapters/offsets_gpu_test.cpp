@@ -113,7 +113,7 @@ TEST_CASE("intermediate tensors may have more than 2^31 elements", "[chapters]")
       }
       const Input input = make_case_input({p});
       DeviceTensors tensors(*device, input);
-      const RunSettings settings{CheckMode::sample, false, false, std::nullopt};
+      const RunSettings settings{CheckMode::sample, false, std::nullopt};
       const ChapterRun run = run_chapter(*chapter, options, settings, *device, input, tensors);
       INFO(describe(*chapter, options) << ": " << p.describe());
       CHECK(run.check->first_failure == "");
