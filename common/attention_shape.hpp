@@ -1,6 +1,10 @@
 // The problem as kernels see it: a few integers by value.
 #pragma once
 
+#include <limits>
+#include <string>
+
+#include "common/error.hpp"
 #include "common/layout.hpp"
 #include "common/problem.hpp"
 
@@ -12,6 +16,7 @@ struct AttentionShape {
   bool causal;
   float scale;  // 1 / sqrt(head_dim)
 
+  /// Throws UsageError for extents that kernels cannot number with an int.
   explicit AttentionShape(const Problem& p)
       : batch(int(p.batch)),
         heads(int(p.heads)),
@@ -20,7 +25,13 @@ struct AttentionShape {
         seq_kv(int(p.seq_kv)),
         head_dim(int(p.head_dim)),
         causal(p.causal),
-        scale(p.scale()) {}
+        scale(p.scale()) {
+    for (const std::int64_t extent : {p.batch, p.heads, p.head_dim, p.seq_q + p.seq_kv}) {
+      if (extent > std::numeric_limits<int>::max()) {
+        throw UsageError(p.describe() + ": kernels take up to 2^31 - 1 queries and keys together");
+      }
+    }
+  }
 
   /// Query row `row` sees keys 0 .. visible_keys(row) - 1. Causal is aligned bottom-right: the last row sees all keys.
   FLASH_HOST_DEVICE int visible_keys(int row) const {

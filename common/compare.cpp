@@ -50,6 +50,9 @@ int compare_main(int argc, char** argv) {
       passed = passed && runs.back().passed();
     }
   }
+  if (runs.empty()) {
+    throw UsageError(fmt::format("no chapter takes {}: {}", problem.describe(), left_out.empty() ? "" : left_out[0]));
+  }
   if (options.traffic) {  // after all times were taken
     for (ChapterRun& run : runs) {
       const auto chapter =

@@ -40,7 +40,8 @@ struct flash_attention {
 int flash_chapter_count(void);
 const char* flash_chapter_name(int index);
 
-/* The variants of a chapter by index ("simt"), the first being its default; NULL past the end or for an unknown chapter. */
+/* The variants of a chapter by index ("simt"), the first being its default; NULL past the end or for an unknown
+ * chapter. */
 const char* flash_variant_name(const char* chapter, int index);
 
 /* 1 when the variant needs a GPU (it uses cuBLAS), else 0; -1 for an unknown name. */
@@ -52,8 +53,8 @@ int flash_supports(const char* chapter, const char* variant, const struct flash_
 
 /* Queues one attention forward on `stream` (a cudaStream_t; NULL is the default stream; ignored by the simulation,
  * which returns when it is done). `variant` NULL picks the default. Scratch memory that a chapter needs is kept
- * between calls for each device and grown on demand, so calls that use it must not overlap on several streams.
- * Returns a flash_status. */
+ * between calls for each stream and grown on demand; the stream, and the default stream too, must be used with one
+ * CUDA device only. Returns a flash_status. */
 int flash_attention_forward(int device, const char* chapter, const char* variant, const struct flash_attention* call,
                             void* stream);
 

@@ -67,6 +67,16 @@ Problem describe_problem(const Options& options, bool on_gpu) {
   require_agreement("--head-dim", options.head_dim, options.q_path, problem.head_dim);
   require_agreement("--seq-kv", options.seq_kv, options.k_path, problem.seq_kv);
   require_agreement("--kv-heads", options.kv_heads, options.k_path, problem.kv_heads);
+  // validate() suggests options; here the files have to change.
+  if (problem.head_dim % 8 != 0) {
+    throw UsageError(fmt::format("{} has shape {}: head-dim {} is not a multiple of 8", options.q_path,
+                                 shape_text(q.shape), problem.head_dim));
+  }
+  if (problem.heads % problem.kv_heads != 0) {
+    throw UsageError(fmt::format("{} has shape {} and {} has shape {}: heads {} is not a multiple of kv-heads {}",
+                                 options.q_path, shape_text(q.shape), options.k_path, shape_text(k.shape),
+                                 problem.heads, problem.kv_heads));
+  }
   problem.validate();
   return problem;
 }

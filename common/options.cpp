@@ -5,6 +5,7 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <charconv>
+#include <filesystem>
 #include <map>
 #include <type_traits>
 
@@ -20,6 +21,13 @@ std::string one_line(std::string text) {
   std::replace(text.begin(), text.end(), '\n', ' ');
   while (!text.empty() && text.back() == ' ') text.pop_back();
   return text;
+}
+
+/// Where a path leads: two paths to one place are the same text.
+std::string place_of(const std::string& path) {
+  std::error_code error;
+  const std::filesystem::path place = std::filesystem::weakly_canonical(std::filesystem::absolute(path, error), error);
+  return error ? path : place.string();
 }
 
 /// Matches a word among a few, with the choices in the help and in the error.
@@ -179,12 +187,18 @@ std::optional<Options> parse_options(const Program& program, int argc, const cha
       throw UsageError(fmt::format("{}: the name of the file is empty", flag));
     }
   }
-  std::map<std::string, const char*> outputs;
+  // Each output is a file of its own, and none replaces an input.
+  std::map<std::string, const char*> places;
+  for (const auto& [flag, path] : {std::pair<const char*, const std::string&>{"--q", options.q_path},
+                                   {"--k", options.k_path},
+                                   {"--v", options.v_path}}) {
+    if (!path.empty()) places.emplace(place_of(path), flag);
+  }
   for (const auto& [flag, path] : {std::pair<const char*, const std::string&>{"--out", options.out_path},
                                    {"--lse", options.lse_path},
                                    {"--json", options.json_path}}) {
     if (path.empty()) continue;
-    const auto [before, is_new] = outputs.emplace(path, flag);
+    const auto [before, is_new] = places.emplace(place_of(path), flag);
     if (!is_new) throw UsageError(fmt::format("{} and {} are the same file {}", before->second, flag, in_quotes(path)));
   }
   const int files = int(!options.q_path.empty()) + int(!options.k_path.empty()) + int(!options.v_path.empty());

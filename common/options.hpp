@@ -45,8 +45,8 @@ struct Program {
   const Chapter* chapter = nullptr;
 };
 
-/// Parses the command line. Throws UsageError, one line; prints the help or the version and returns nothing when that
-/// is what was asked for.
+/// Parses the command line. Throws UsageError, one line; prints the help and returns nothing when that is what was
+/// asked for.
 std::optional<Options> parse_options(const Program& program, int argc, const char* const* argv);
 
 }  // namespace flash

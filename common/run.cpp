@@ -87,7 +87,12 @@ int guarded_main(const std::string& program, const std::function<int()>& body) {
     return code;
   };
   try {
-    return body();
+    const int code = body();
+    // A report that could not be written, to a full disk for instance, must not pass for one.
+    if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0) {
+      return complain("the report could not be written to the standard output", kExitUsage);
+    }
+    return code;
   } catch (const UsageError& error) {
     return complain(error.what(), kExitUsage);
   } catch (const DeviceError& error) {

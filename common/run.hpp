@@ -59,7 +59,8 @@ void count_traffic(ChapterRun& run, const Chapter& chapter, Device& device, Devi
 /// The rows that a check mode compares.
 std::vector<RowId> rows_to_check(const Problem& problem, CheckMode mode);
 
-/// Calls `body` and turns what it throws into one line on stderr and the project's exit code.
+/// Calls `body` and turns what it throws, or a standard output that takes nothing more, into one line on stderr and the
+/// project's exit code.
 int guarded_main(const std::string& program, const std::function<int()>& body);
 
 }  // namespace flash

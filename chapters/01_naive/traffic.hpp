@@ -91,8 +91,11 @@ inline ChapterInfo info() {
   chapter.requested = requested;
   chapter.compulsory = compulsory;
   chapter.requested_formula =
-      "b·h·Nq·Nk·(d/8·32·(1 + 1/32) [scores: K, Q] + 2·d [V] + 3·2 + 2 [S] + 2 + 32/8·ceil(d/64) [P]) + 2·b·h·Nq·d [O]";
-  chapter.compulsory_formula = "b·h·8·Nq·Nk [S, P written and read] + 4·b·h·Nq·d [Q, O] + 4·b·hkv·Nk·d [K, V]";
+      "b·h·Nq·Nk·(d/8·32·(1 + 1/32) [scores: K, Q] + 2·d [V] + 3·2 + 2 [S] + 2 + 32/8·ceil(d/64) [P]) + 2·b·h·Nq·d "
+      "[O] + 32·b·h·Nq [LSE]";
+  chapter.compulsory_formula =
+      "b·h·8·Nq·Nk [S, P written and read; causal reads half] + 4·b·h·Nq·d [Q, O] + 4·b·hkv·Nk·d [K, V] + 4·b·h·Nq "
+      "[LSE]";
   chapter.lse_from_rounded_scores = true;
   return chapter;
 }

@@ -53,8 +53,8 @@ inline ChapterInfo info() {
   chapter.workspace = [](const Problem&, const LaunchOptions&) { return std::vector<TensorRef>{}; };
   chapter.requested = requested;
   chapter.compulsory = [](const AttentionCall& call, const LaunchOptions&) { return compulsory_traffic(call, {}); };
-  chapter.requested_formula = "b·h·Nq·Nk·2·d·(1 [K; 3 in safe] + 1 [V]) + 4·b·h·Nq·d [Q, O]";
-  chapter.compulsory_formula = "4·b·h·Nq·d [Q, O] + 4·b·hkv·Nk·d [K, V]";
+  chapter.requested_formula = "b·h·Nq·Nk·2·d·(1 [K; 3 in safe] + 1 [V]) + 4·b·h·Nq·d [Q, O] + 32·b·h·Nq [LSE]";
+  chapter.compulsory_formula = "4·b·h·Nq·d [Q, O] + 4·b·hkv·Nk·d [K, V] + 4·b·h·Nq [LSE]";
   return chapter;
 }
 

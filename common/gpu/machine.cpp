@@ -17,8 +17,10 @@ std::string missing_gpu() {
   const cudaError_t error = cudaGetDeviceCount(&count);
   if (error != cudaSuccess) {
     cudaGetLastError();
-    // What the runtime says of a machine without any driver would mislead.
-    if (error == cudaErrorInsufficientDriver) return "no GPU: no NVIDIA driver is loaded, or one older than this CUDA";
+    int driver = 0;  // 0: none is installed; the runtime calls that "insufficient" too
+    if (error == cudaErrorInsufficientDriver && cudaDriverGetVersion(&driver) == cudaSuccess && driver == 0) {
+      return "no GPU: no NVIDIA driver is installed";
+    }
     return fmt::format("no GPU: {}", cudaGetErrorString(error));
   }
   return count > 0 ? "" : "no GPU: the CUDA runtime found none";
@@ -150,13 +152,14 @@ std::optional<Ceilings> Machine::ceilings() {
 }
 
 void Machine::prepare(const LaunchConfig& config, const void* kernel) {
-  // Once for each kernel and size: a launch in a timed loop costs no more than CUDA's own.
-  const std::pair<const void*, std::size_t> key{kernel, config.shared_bytes};
-  if (std::find(prepared_.begin(), prepared_.end(), key) != prepared_.end()) return;
+  // For each launch: a grid beyond 32 bits would be cut off on its way to CUDA.
   if (config.grid.x > 0x7fffffff || config.grid.y > 65535 || config.grid.z > 65535) {
     throw DeviceError(fmt::format("kernel {}: a grid of {} x {} x {} blocks is outside 1 to 2147483647 x 65535 x 65535",
                                   config.name, config.grid.x, config.grid.y, config.grid.z));
   }
+  // The rest once for each kernel and size: a launch in a timed loop costs no more than CUDA's own.
+  const std::pair<const void*, std::size_t> key{kernel, config.shared_bytes};
+  if (std::find(prepared_.begin(), prepared_.end(), key) != prepared_.end()) return;
   cudaFuncAttributes attributes;
   if (const cudaError_t error = cudaFuncGetAttributes(&attributes, kernel); error != cudaSuccess) {
     cudaGetLastError();

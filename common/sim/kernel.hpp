@@ -17,12 +17,17 @@
 
 #define MACHINE sim
 #define __global__
+#define __host__
 #define __device__ inline
 #define __forceinline__
 #define __launch_bounds__(...)
 #define threadIdx (::flash::sim::running_thread->index)
 #define blockIdx (::flash::sim::this_block().block_index())
+#define blockDim (::flash::sim::Dim3{unsigned(::flash::sim::this_block().threads()), 1, 1})
 #define gridDim (::flash::sim::this_block().grid())
+// The simulation checks shared memory that it can see, and the launch must know its size.
+#define __shared__ \
+  static_assert(false, "not __shared__: put it into a struct and take that with shared_storage<...>()");
 
 namespace flash::sim {
 using half = float16;

@@ -471,7 +471,28 @@ TEST_CASE("outputs that cannot be written are refused before anything is compute
     CHECK(ended.code == kExitUsage);
     CHECK(ended.complaints() == 1);
     CHECK(contains(ended.err, "same.npy"));
+    const Ended by_another_path =
+        run_chapter_program(chapter, small + Arguments{"--out", folder / "same.npy", "--lse", folder / "./same.npy"});
+    CHECK(by_another_path.code == kExitUsage);
+    CHECK(by_another_path.complaints() == 1);
     CHECK(folder.entries().empty());
+  }
+}
+
+TEST_CASE("no output replaces an input") {
+  const Folder folder;
+  const std::string q = write_random(folder, "q.npy", 1, 3, 2, 8), before = read_text(q);
+  const Ended ended = run({program_of(chapters()[0]), "--device", "sim", "--q", q, "--k", q, "--v", q, "--out", q});
+  CHECK(ended.code == kExitUsage);
+  CHECK(contains(ended.err, "--q and --out are the same file"));
+  CHECK(read_text(q) == before);
+}
+
+TEST_CASE("a report that the standard output does not take is an error") {
+  for (const std::string& program : {program_of(chapters()[0]), compare_program()}) {
+    const Ended ended = run({"/bin/sh", "-c", "'" + program + "' --device sim --seq 5 >/dev/full"});
+    CHECK(ended.code == kExitUsage);
+    CHECK(ended.complaints() == 1);
   }
 }
 
