@@ -93,10 +93,11 @@ class Device {
   }
   /// GPU: the roofline's ceilings, measured once.
   virtual std::optional<Ceilings> ceilings() { return std::nullopt; }
-  /// GPU: the kernels launched so far, each once.
+  /// GPU: the kernels launched since the last reset, each once.
   virtual std::vector<KernelResources> resources() const { return {}; }
   /// Simulation: what was counted since the last reset. Null on a GPU.
   virtual const sim::Counters* counted() const { return nullptr; }
+  /// Starts counted() and resources() anew.
   virtual void reset_counted() {}
 };
 

@@ -40,7 +40,6 @@ std::optional<ChapterRun> run_before(const Options& options, Device& device, con
   const Chapter& before = chapters().front();
   try {
     const LaunchOptions launch = resolve(before, input.problem, {});
-    require_memory(device, input.problem, before.info.workspace(input.problem, launch));
     if (device.kind() == DeviceKind::gpu) {
       return run_chapter(before, launch, {CheckMode::off, true, options.repeat}, device, input, tensors);
     }

@@ -202,7 +202,6 @@ class Measurement {
             input = make_input(options, problem);
             tensors.emplace(*device, *input);
           }
-          require_memory(*device, problem, chapter.info.workspace(problem, launch));
           RunSettings settings{CheckMode::sample, true, std::nullopt};
           if (expected_ms) settings.repeat = std::clamp(int(kBudgetMs / *expected_ms), 3, 30);
           entry.run = run_chapter(chapter, launch, settings, *device, *input, *tensors);

@@ -374,6 +374,9 @@ json to_json(const ChapterRun& run) {
     out["not_measured"] = run.not_measured;
   }
   if (run.counted) out["counted"] = to_json(*run.counted);
+  if (run.counted && run.requested) {
+    out["counted_as_predicted"] = prediction_differences(*run.counted, *run.requested).empty();
+  }
   for (const KernelResources& k : run.kernels) {
     out["kernels"].push_back({{"name", k.name},
                               {"threads", k.threads},

@@ -58,12 +58,10 @@ ChapterRun run_chapter(const Chapter& chapter, const LaunchOptions& options, con
 
   tensors.poison();
   device.reset_counted();
-  const std::size_t kernels_before = device.resources().size();
   run();
   device.synchronize();
   if (device.counted() != nullptr) result.counted = *device.counted();
-  const std::vector<KernelResources> kernels = device.resources();
-  result.kernels.assign(kernels.begin() + std::ptrdiff_t(kernels_before), kernels.end());
+  result.kernels = device.resources();
 
   if (settings.check != CheckMode::off) {
     result.check =

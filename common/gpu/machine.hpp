@@ -41,6 +41,10 @@ class Machine final : public Device {
   std::optional<TrafficReading> read_traffic(const std::function<void()>& launch, std::string* why_not) override;
   std::optional<Ceilings> ceilings() override;
   std::vector<KernelResources> resources() const override { return resources_; }
+  void reset_counted() override {
+    prepared_.clear();
+    resources_.clear();
+  }
 
   cudaStream_t stream() const { return stream_; }
 

@@ -71,6 +71,9 @@ struct BlockOrder {
   }
 };
 
+/// A launch that takes long says now and then how far it is.
+constexpr std::chrono::seconds kProgressInterval{14};
+
 /// One block may run this many times as long as the watchdog lets one thread run: a loop with a barrier in it ends too.
 constexpr int kBlockLimit = 10;
 
@@ -187,9 +190,16 @@ void Machine::run(const LaunchConfig& config, std::function<void()> body) {
     std::unique_lock lock(mutex);
     const auto all_ended = [&] { return std::all_of(taken.begin(), taken.end(), [](auto& w) { return w.ended; }); };
     const auto start = std::chrono::steady_clock::now();
+    auto told = start;
     for (Worker& worker : taken) worker.progress_since = worker.block_since = start;
     while (!ended.wait_for(lock, watchdog_ / 4, all_ended)) {
       const auto now = std::chrono::steady_clock::now();
+      if (now - told > kProgressInterval) {
+        told = now;
+        std::fprintf(stderr, "simulating kernel %s: block %llu of %llu\n", config.name,
+                     static_cast<unsigned long long>(std::min<std::uint64_t>(next, blocks)),
+                     static_cast<unsigned long long>(blocks));
+      }
       for (Worker& worker : taken) {
         if (worker.ended) continue;
         const std::uint64_t progress = worker.block->progress(), started = worker.block->blocks_started();
