@@ -7,17 +7,22 @@
 namespace flash::test {
 namespace {
 
-bool numpy_is_there() {
-  try {
-    if (run({"python3", "-c", "import numpy"}).code == 0) return true;
-  } catch (const std::runtime_error&) {
+/// A Python that can import NumPy: the first on the PATH, or the distribution's. Empty, and the test skipped, if
+/// neither.
+std::string python_with_numpy() {
+  for (const char* python : {"python3", "/usr/bin/python3"}) {
+    try {
+      if (run({python, "-c", "import numpy"}).code == 0) return python;
+    } catch (const std::runtime_error&) {
+    }
   }
   skip("python3 cannot import numpy: install it to check the chapters' files against NumPy");
-  return false;
+  return "";
 }
 
 TEST_CASE("q, k and v that NumPy saved run through every chapter, and NumPy agrees with the results") {
-  if (!numpy_is_there()) return;
+  const std::string python = python_with_numpy();
+  if (python.empty()) return;
   const Folder folder;
   const std::string save =
       "import sys, numpy as np\n"
@@ -25,14 +30,14 @@ TEST_CASE("q, k and v that NumPy saved run through every chapter, and NumPy agre
       "for name, heads in (('q', 12), ('k', 4), ('v', 4)):\n"
       "    np.save(sys.argv[1] + '/' + name + '.npy', random.standard_normal((2, 197, heads, "
       "64)).astype(np.float16))\n";
-  REQUIRE(run({"python3", "-c", save, folder / ""}).code == 0);
+  REQUIRE(run({python, "-c", save, folder / ""}).code == 0);
   const std::vector<std::string> inputs = {"--q", folder / "q.npy", "--k", folder / "k.npy", "--v", folder / "v.npy"};
   const std::vector<std::string> outputs = {"--out", folder / "o.npy", "--lse", folder / "lse.npy"};
   for (const Chapter& chapter : chapters()) {
     for (const std::vector<std::string>& how : std::vector<std::vector<std::string>>{{}, {"--causal"}}) {
       INFO(chapter.name << (how.empty() ? "" : " causal"));
       std::vector<std::string> command = {program_of(chapter), "--device", "sim", "--check", "off"};
-      std::vector<std::string> check = {"python3", std::string(FLASH_SOURCES) + "/docs/check_numpy.py"};
+      std::vector<std::string> check = {python, std::string(FLASH_SOURCES) + "/docs/check_numpy.py"};
       for (const auto* part : {&inputs, &outputs, &how}) {
         command.insert(command.end(), part->begin(), part->end());
         check.insert(check.end(), part->begin(), part->end());
