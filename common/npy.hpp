@@ -38,15 +38,9 @@ NpyArray read_npy(const std::string& path, std::optional<int> rank = std::nullop
 /// Writes a C-order array as format version 1.0. `bytes` holds product(shape) elements of `descr`, which is one of
 /// "<f2", "<f4", "<f8".
 ///
-/// The file appears under `path` only when it is complete: the bytes go to a temporary file in the same folder, which
-/// is synced and then renamed. On failure, and on SIGINT, SIGTERM or SIGHUP where the program left their default action
-/// in place, the temporary file is removed. A symbolic link at `path` keeps pointing where it did.
+/// The file appears under `path` only when it is complete (write_file in common/file.hpp).
 /// Throws UsageError when the file cannot be written, std::invalid_argument when the arguments contradict each other.
 void write_npy(const std::string& path, std::span<const std::int64_t> shape, const std::string& descr,
                std::span<const std::byte> bytes);
-
-/// Throws UsageError now, before a long computation, if write_npy could not write `path` later. Neither creates the
-/// file nor changes one that is there.
-void require_writable(const std::string& path);
 
 }  // namespace flash

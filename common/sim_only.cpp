@@ -11,6 +11,8 @@ constexpr const char* kReason =
 
 std::unique_ptr<Device> make_gpu() { throw DeviceError(kReason); }
 
+std::unique_ptr<Device> make_gpu(void*) { throw DeviceError(kReason); }
+
 bool gpu_available(std::string* why) {
   if (why != nullptr) *why = kReason;
   return false;

@@ -41,6 +41,7 @@ Machine::Machine(cudaStream_t stream) : stream_(stream) {
 
 Machine::~Machine() {
   cublas_.reset();
+  flush_ = DeviceBuffer();
   if (owns_stream_) cudaStreamDestroy(stream_);
 }
 
@@ -81,6 +82,66 @@ void Machine::fill_bytes(void* device_data, unsigned char value, std::size_t byt
 }
 
 void Machine::synchronize() { FLASH_CUDA(cudaStreamSynchronize(stream_)); }
+
+void Machine::flush_l2() {
+  // Writing more than L2 holds leaves nothing of the inputs in it.
+  constexpr std::size_t kFlushBytes = std::size_t(256) << 20;
+  if (flush_.data() == nullptr) flush_ = DeviceBuffer(*this, kFlushBytes);
+  fill_bytes(flush_.data(), 0, kFlushBytes);
+}
+
+std::optional<Timing> Machine::time(const std::function<void()>& launch, std::optional<int> repeat) {
+  constexpr int kRuns = 30, kFewest = 3;
+  constexpr double kBudgetMs = 2000;
+  struct Events {
+    cudaEvent_t begin = nullptr, end = nullptr;
+    Events() {
+      FLASH_CUDA(cudaEventCreate(&begin));
+      FLASH_CUDA(cudaEventCreate(&end));
+    }
+    ~Events() {
+      cudaEventDestroy(begin);
+      cudaEventDestroy(end);
+    }
+  } events;
+  const auto once = [&] {
+    flush_l2();
+    FLASH_CUDA(cudaEventRecord(events.begin, stream_));
+    launch();
+    FLASH_CUDA(cudaEventRecord(events.end, stream_));
+    FLASH_CUDA(cudaEventSynchronize(events.end));
+    float ms = 0;
+    FLASH_CUDA(cudaEventElapsedTime(&ms, events.begin, events.end));
+    return double(ms);
+  };
+  double spent = once();  // warm-up
+  for (int i = 0; i < 3 && spent < kBudgetMs / 4; ++i) spent += once();
+  std::vector<double> times;
+  spent = 0;
+  const int runs = repeat.value_or(kRuns);
+  while (int(times.size()) < runs && (repeat || int(times.size()) < kFewest || spent < kBudgetMs)) {
+    times.push_back(once());
+    spent += times.back();
+  }
+  std::sort(times.begin(), times.end());
+  const std::size_t half = times.size() / 2;
+  const double median = times.size() % 2 == 1 ? times[half] : (times[half - 1] + times[half]) / 2;
+  return Timing{median, times.front(), times.back(), int(times.size())};
+}
+
+std::optional<TrafficReading> Machine::read_traffic(const std::function<void()>& launch, std::string* why_not) {
+  if (!counters_ && no_counters_.empty()) counters_ = TrafficCounters::open(&no_counters_);
+  if (!counters_) {
+    if (why_not != nullptr) *why_not = no_counters_;
+    return std::nullopt;
+  }
+  return counters_->measure(launch, stream_, [this] { flush_l2(); });
+}
+
+std::optional<Ceilings> Machine::ceilings() {
+  if (!ceilings_) ceilings_ = measure_ceilings();
+  return ceilings_;
+}
 
 void Machine::prepare(const LaunchConfig& config, const void* kernel) {
   // Once for each kernel and size: a launch in a timed loop costs no more than CUDA's own.
@@ -150,6 +211,10 @@ void Machine::batched_product(Product product, float alpha, const TensorRef& a, 
 namespace flash {
 
 std::unique_ptr<Device> make_gpu() { return std::make_unique<gpu::Machine>(); }
+
+std::unique_ptr<Device> make_gpu(void* stream) {
+  return std::make_unique<gpu::Machine>(static_cast<cudaStream_t>(stream));
+}
 
 bool gpu_available(std::string* why) {
   const std::string reason = gpu::missing_gpu();

@@ -19,16 +19,6 @@ class Cublas;
 
 namespace flash::gpu {
 
-/// What the compiler gave a kernel that was launched.
-struct KernelResources {
-  std::string name;
-  int threads = 0;
-  int registers = 0;             // of a thread
-  int spill_bytes = 0;           // local memory of a thread
-  std::size_t shared_bytes = 0;  // of a block, as launched
-  int blocks_per_sm = 0;         // that fit at once
-};
-
 class Machine final : public Device {
  public:
   /// On the current device. With `stream` null the machine makes a stream of its own; otherwise it uses the caller's.
@@ -47,6 +37,10 @@ class Machine final : public Device {
   void download(void* host, const void* device_data, std::size_t bytes) override;
   void fill_bytes(void* device_data, unsigned char value, std::size_t bytes) override;
   void synchronize() override;
+  std::optional<Timing> time(const std::function<void()>& launch, std::optional<int> repeat) override;
+  std::optional<TrafficReading> read_traffic(const std::function<void()>& launch, std::string* why_not) override;
+  std::optional<Ceilings> ceilings() override;
+  std::vector<KernelResources> resources() const override { return resources_; }
 
   cudaStream_t stream() const { return stream_; }
 
@@ -69,16 +63,18 @@ class Machine final : public Device {
   void batched_product(Product product, float alpha, const TensorRef& a, const TensorRef& b, const TensorRef& c,
                        const Problem& problem);
 
-  /// The kernels launched so far, each once.
-  const std::vector<KernelResources>& resources() const { return resources_; }
-
  private:
   void prepare(const LaunchConfig& config, const void* kernel);
+  void flush_l2();
   static void check_launch(cudaError_t error, const LaunchConfig& config);
 
   cudaStream_t stream_ = nullptr;
   bool owns_stream_ = false;
   std::unique_ptr<Cublas> cublas_;
+  std::unique_ptr<TrafficCounters> counters_;
+  std::string no_counters_;  // why there are none, once that is known
+  std::optional<Ceilings> ceilings_;
+  DeviceBuffer flush_;
   std::vector<std::pair<const void*, std::size_t>> prepared_;
   std::vector<KernelResources> resources_;
 };

@@ -46,8 +46,9 @@ class Machine final : public Device {
     no_library("cuBLAS");
   }
 
+  const Counters* counted() const override { return &counters_; }
+  void reset_counted() override { counters_ = {}; }
   const Counters& counters() const { return counters_; }
-  void reset_counters() { counters_ = {}; }
 
   /// A thread that runs this long without an access, a barrier or an end is reported as an endless loop, and the
   /// process ends with exit code 1.
