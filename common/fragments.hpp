@@ -3,7 +3,6 @@
 // "Matrix fragments for mma.m16n8k16"). Shared by the chapters whose products run on mma.sync.
 #pragma once
 
-#include "common/attention_shape.hpp"
 #include "common/kernel.hpp"
 
 namespace flash::MACHINE {
@@ -43,7 +42,17 @@ __device__ __forceinline__ FragmentA load_a(const Tile& tile, int row, int col, 
   return a;
 }
 
-/// The same piece as right operands: of a product that sums over the tile's rows (P·V).
+/// [16·RowTiles, 16·Depth] of `tile` from (warp_row, 0) on.
+template <int RowTiles, int Depth, typename Tile>
+__device__ __forceinline__ void load_a_tiles(FragmentA (&a)[RowTiles][Depth], const Tile& tile, int warp_row) {
+#pragma unroll
+  for (int r = 0; r < RowTiles; ++r) {
+#pragma unroll
+    for (int d = 0; d < Depth; ++d) a[r][d] = load_a(tile, 16 * r, 16 * d, warp_row);
+  }
+}
+
+/// The [16, 16] piece of `tile` as right operands: of a product that sums over the tile's rows (P·V).
 template <typename Tile>
 __device__ __forceinline__ FragmentB2 load_b(const Tile& tile, int row, int col, int warp_row = 0) {
   const int lane = int(threadIdx.x % 32);
@@ -87,69 +96,75 @@ __device__ __forceinline__ float quad_sum(float value) {
   return value + __shfl_xor_sync(0xffffffffu, value, 2);
 }
 
-/// S += Q·K^T: [16·RowTiles, 8·ColTiles] sums over all columns of rows `row` .. of Q and rows `key` .. of K.
-template <typename Element, int RowTiles, int ColTiles, typename QTile, typename KTile>
-__device__ __forceinline__ void multiply_transposed(Accumulator (&S)[RowTiles][ColTiles], const QTile& Q, int row,
-                                                    const KTile& K, int key) {
-  static_assert(ColTiles % 2 == 0, "keys come in sixteens");
+/// S += Q·K^T: [16·RowTiles, 8·KeyTiles] sums over all columns of rows `warp_row` .. of Q and rows `warp_key` .. of K.
+template <typename Element, int RowTiles, int KeyTiles, typename QTile, typename KTile>
+__device__ __forceinline__ void multiply_transposed(Accumulator (&S)[RowTiles][KeyTiles], const QTile& Q, int warp_row,
+                                                    const KTile& K, int warp_key) {
+  static_assert(KeyTiles % 2 == 0, "keys come in sixteens");
 #pragma unroll
   for (int col = 0; col < QTile::cols(); col += 16) {
     FragmentA q[RowTiles];
 #pragma unroll
-    for (int r = 0; r < RowTiles; ++r) q[r] = load_a(Q, row + 16 * r, col);
+    for (int r = 0; r < RowTiles; ++r) q[r] = load_a(Q, 16 * r, col, warp_row);
 #pragma unroll
-    for (int c = 0; c < ColTiles; c += 2) {
-      const FragmentB2 k = load_b_transposed(K, key + 8 * c, col);
+    for (int c = 0; c < KeyTiles; c += 2) {
+      const FragmentB2 k = load_b_transposed(K, 8 * c, col, warp_key);
 #pragma unroll
       for (int r = 0; r < RowTiles; ++r) multiply_add<Element>(&S[r][c], q[r], k);
     }
   }
 }
 
-/// O += P·V: [16·RowTiles, 8·ColTiles] sums over 16·KeyTiles keys, rows `key` .. of V; V's columns `col` ...
+/// The same with Q in registers, 16 columns in each fragment.
+template <typename Element, int RowTiles, int KeyTiles, int Depth, typename KTile>
+__device__ __forceinline__ void multiply_transposed(Accumulator (&S)[RowTiles][KeyTiles],
+                                                    const FragmentA (&Q)[RowTiles][Depth], const KTile& K,
+                                                    int warp_key) {
+  static_assert(KeyTiles % 2 == 0, "keys come in sixteens");
+#pragma unroll
+  for (int d = 0; d < Depth; ++d) {
+#pragma unroll
+    for (int c = 0; c < KeyTiles; c += 2) {
+      const FragmentB2 k = load_b_transposed(K, 8 * c, 16 * d, warp_key);
+#pragma unroll
+      for (int r = 0; r < RowTiles; ++r) multiply_add<Element>(&S[r][c], Q[r][d], k);
+    }
+  }
+}
+
+/// O += P·V: [16·RowTiles, 8·ColTiles] sums over 16·KeyTiles keys, rows warp_key + key .. of V; V's columns `col` ...
+/// As above, warp_key is what differs from warp to warp, and key and col are what a loop unrolls.
 template <typename Element, int RowTiles, int KeyTiles, int ColTiles, typename VTile>
 __device__ __forceinline__ void multiply(Accumulator (&O)[RowTiles][ColTiles], const FragmentA (&P)[RowTiles][KeyTiles],
-                                         const VTile& V, int key, int col) {
+                                         const VTile& V, int key, int col, int warp_key = 0) {
   static_assert(ColTiles % 2 == 0, "columns come in sixteens");
 #pragma unroll
   for (int k = 0; k < KeyTiles; ++k) {
 #pragma unroll
     for (int c = 0; c < ColTiles; c += 2) {
-      const FragmentB2 v = load_b(V, key + 16 * k, col + 8 * c);
+      const FragmentB2 v = load_b(V, key + 16 * k, col + 8 * c, warp_key);
 #pragma unroll
       for (int r = 0; r < RowTiles; ++r) multiply_add<Element>(&O[r][c], P[r][k], v);
     }
   }
 }
 
-/// Scores of keys that their row does not see become −inf, those past the end of K among them. S begins at query row
-/// `q_row` and key `key`.
-template <int RowTiles, int KeyTiles>
-__device__ __forceinline__ void mask_scores(Accumulator (&S)[RowTiles][KeyTiles], const AttentionShape& shape,
-                                            int q_row, int key) {
+/// Accumulators into a shared tile from (row, 0) on, rounded where its elements have 16 bits.
+template <int RowTiles, int ColTiles, typename Element, int Rows, int Cols, typename Layout>
+__device__ __forceinline__ void store_accumulators(SharedTile<Element, Rows, Cols, Layout>& tile, int row,
+                                                   const Accumulator (&O)[RowTiles][ColTiles]) {
 #pragma unroll
   for (int r = 0; r < RowTiles; ++r) {
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-      const int visible = shape.visible_keys(q_row + 16 * r + Accumulator::row(h)) - key;
 #pragma unroll
-      for (int c = 0; c < KeyTiles; ++c) {
-#pragma unroll
-        for (int i = 0; i < 2; ++i) {
-          if (8 * c + Accumulator::column(i) >= visible) S[r][c].value[2 * h + i] = -infinity();
-        }
+      for (int c = 0; c < ColTiles; ++c) {
+        const float* pair = &O[r][c].value[2 * h];
+        tile.store_vector(row + 16 * r + Accumulator::row(h), 8 * c + Accumulator::column(0),
+                          Vector<Element, 2>{from_float<Element>(pair[0]), from_float<Element>(pair[1])});
       }
     }
   }
-}
-
-/// The largest of the sums in row Accumulator::row(h), in each of the four lanes that share the row.
-template <int KeyTiles>
-__device__ __forceinline__ float row_maximum(const Accumulator (&S)[KeyTiles], int h) {
-  float maximum = -infinity();
-#pragma unroll
-  for (int c = 0; c < KeyTiles; ++c) maximum = fmaxf(maximum, fmaxf(S[c].value[2 * h], S[c].value[2 * h + 1]));
-  return quad_max(maximum);
 }
 
 }  // namespace flash::MACHINE

@@ -16,14 +16,15 @@
 // was not written: the first K/V tile starts from m = −inf, l = 0, O = 0.
 //
 // With causal masking all tiles are computed, those above the diagonal too: FlashAttention-1 only masks. A masked key's
-// P is 0, but 0·NaN is NaN: a NaN in V reaches all rows of the head, masked or not. Rows past the tensors' ends are
-// zeros in shared memory and reach nothing.
+// P is 0, but 0·NaN is NaN: a NaN in V reaches its column of every row of the head, masked or not. What lies behind the
+// tensors' ends reaches nothing: such rows are zeros in shared memory.
 #pragma once
 
 #include "common/attention_shape.hpp"
 #include "common/fragments.hpp"
 #include "common/kernel.hpp"
 #include "common/load_tile.hpp"
+#include "common/softmax.hpp"
 
 namespace flash::MACHINE::fa1_tiling {
 
@@ -52,9 +53,6 @@ struct Storage {
   SharedVector<float, BlockQ> weight_new;  // exp(m~ − m') / l'
 };
 
-/// A maximum that can be subtracted: −inf (every score so far was −inf) would give NaN, 0 gives exponentials of 0.
-__device__ __forceinline__ float finite_maximum(float m) { return m == -infinity() ? 0.0f : m; }
-
 // -- The kernel -------------------------------------------------------------------------------------------------------
 
 template <typename Element, int HeadDim, int BlockQ, int BlockKV>
@@ -79,8 +77,9 @@ __global__ void __launch_bounds__(Threads, 2)
   const auto O_partial = o_partial.head(batch, head);            // [seq_q, HeadDim]
   const auto m_old = m_partial.vector(batch, head);              // [seq_q]
   const auto l_old = l_partial.vector(batch, head);              // [seq_q]
-  const int thread = int(threadIdx.x), warp = thread / 32;
+  const int thread = int(threadIdx.x), warp = int(threadIdx.x / 32);
   const int warp_key = warp * KeysPerWarp;  // of the K/V tile
+  const float scale_log2 = shape.scale * Log2E;
 
   const int kv_blocks = ceil_div(shape.seq_kv, BlockKV), q_blocks = ceil_div(shape.seq_q, BlockQ);
   for (int kv_block = 0; kv_block < kv_blocks; ++kv_block) {
@@ -101,63 +100,54 @@ __global__ void __launch_bounds__(Threads, 2)
       for (int r = 0; r < RowTiles; ++r) {
 #pragma unroll
         for (int h = 0; h < 2; ++h) {
-          const float maximum = shape.scale * row_maximum(S[r], h);
+          const float maximum = scale_log2 * row_maximum(S[r], h);
           if (thread % 4 == 0) smem.row_max.store(warp, 16 * r + Accumulator::row(h), maximum);
         }
       }
       __syncthreads();
 
-      // -- P = exp(scale·S − m~) with the maximum m~ over all warps
-#pragma unroll
-      for (int r = 0; r < RowTiles; ++r) {
-#pragma unroll
-        for (int h = 0; h < 2; ++h) {
-          const int row = 16 * r + Accumulator::row(h);
-          float m_tile = -infinity();
-#pragma unroll
-          for (int w = 0; w < Warps; ++w) m_tile = fmaxf(m_tile, smem.row_max.load(w, row));
-          float sum = 0.0f;
-#pragma unroll
-          for (int c = 0; c < KeyTiles; ++c) {
-#pragma unroll
-            for (int i = 0; i < 2; ++i) {
-              float& score = S[r][c].value[2 * h + i];
-              score = exp_approx(shape.scale * score - finite_maximum(m_tile));
-              sum += score;
-            }
-          }
-          sum = quad_sum(sum);
-          if (thread % 4 == 0) smem.row_sum.store(warp, row, sum);
-        }
-      }
+      // -- m~ = rowmax(S) over all warps, P = exp(S − m~), l~ = rowsum(P)
       FragmentA P[RowTiles][KeyTiles / 2];  // [BlockQ, KeysPerWarp]
 #pragma unroll
       for (int r = 0; r < RowTiles; ++r) {
+        float m_tile[2], l_tile[2] = {0.0f, 0.0f};
 #pragma unroll
-        for (int c = 0; c < KeyTiles; c += 2) P[r][c / 2] = round_to_a<Element>(&S[r][c]);
+        for (int h = 0; h < 2; ++h) {
+          m_tile[h] = NothingSeen;
+#pragma unroll
+          for (int w = 0; w < Warps; ++w) {
+            m_tile[h] = fmaxf(m_tile[h], smem.row_max.load(w, 16 * r + Accumulator::row(h)));
+          }
+        }
+#pragma unroll
+        for (int c = 0; c < KeyTiles; c += 2) P[r][c / 2] = exponentiate<Element>(&S[r][c], m_tile, l_tile, scale_log2);
+#pragma unroll
+        for (int h = 0; h < 2; ++h) {
+          const float sum = quad_sum(l_tile[h]);
+          if (thread % 4 == 0) smem.row_sum.store(warp, 16 * r + Accumulator::row(h), sum);
+        }
       }
       __syncthreads();
 
       // -- m', l' and the weights of O and P·V: one thread for each row
       if (thread < BlockQ && q_row + thread < shape.seq_q) {
         const int row = q_row + thread;
-        float m_tile = -infinity(), l_tile = 0.0f;
+        float m_tile = NothingSeen, l_tile = 0.0f;
 #pragma unroll
         for (int w = 0; w < Warps; ++w) {
           m_tile = fmaxf(m_tile, smem.row_max.load(w, thread));
           l_tile += smem.row_sum.load(w, thread);
         }
-        const float m_before = first ? -infinity() : m_old.load(row);
+        const float m_before = first ? NothingSeen : m_old.load(row);
         const float l_before = first ? 0.0f : l_old.load(row);
         const float m_new = fmaxf(m_before, m_tile);
-        const float keep = l_before * exp_approx(m_before - finite_maximum(m_new));
-        const float add = exp_approx(m_tile - finite_maximum(m_new));
+        const float keep = l_before * exp2_approx(m_before - m_new), add = exp2_approx(m_tile - m_new);
         const float l_new = keep + add * l_tile;
-        const float normalise = l_new == 0.0f ? 0.0f : 1.0f / l_new;
-        smem.weight_old.store(thread, keep * normalise);
-        smem.weight_new.store(thread, add * normalise);
+        const float inverse = inverse_sum(l_new);
+        smem.weight_old.store(thread, keep * inverse);
+        smem.weight_new.store(thread, add * inverse);
         if (last) {
-          lse.vector(batch, head).store(row, l_new == 0.0f ? -infinity() : m_new + log_approx(l_new));
+          lse.vector(batch, head).store(row, log_sum_exp(m_new, l_new));
         } else {
           m_old.store(row, m_new);
           l_old.store(row, l_new);
@@ -177,18 +167,8 @@ __global__ void __launch_bounds__(Threads, 2)
         }
 
         Accumulator PV[RowTiles][PieceCols / 8] = {};  // [BlockQ, PieceCols]
-        multiply<Element>(PV, P, smem.V, warp_key, piece);
-#pragma unroll
-        for (int r = 0; r < RowTiles; ++r) {
-#pragma unroll
-          for (int c = 0; c < PieceCols / 8; ++c) {
-#pragma unroll
-            for (int h = 0; h < 2; ++h) {
-              smem.O_of_warps.store_vector(warp * BlockQ + 16 * r + Accumulator::row(h), 8 * c + Accumulator::column(0),
-                                           Vector<float, 2>{PV[r][c].value[2 * h], PV[r][c].value[2 * h + 1]});
-            }
-          }
-        }
+        multiply<Element>(PV, P, smem.V, 0, piece, warp_key);
+        store_accumulators(smem.O_of_warps, warp * BlockQ, PV);
         __syncthreads();
 
 #pragma unroll

@@ -15,15 +15,10 @@
 
 namespace flash::fa2_loop_swap {
 
-// Each warp keeps a [BlockQ, HeadDim] sum in fp32: with 32 rows of 128 columns half of a thread's registers.
-constexpr int block_q(int head_dim) { return head_dim <= 128 ? 32 : 16; }
-// Two blocks share the 227 KB of an SM, so that one computes while the other loads.
-constexpr int block_kv(int head_dim) { return head_dim <= 128 ? 128 : 64; }
-
-inline Traffic requested(const AttentionCall& call, const LaunchOptions&) {
+inline Traffic requested(const AttentionCall& call, const LaunchOptions& options) {
   const Problem& p = call.problem;
   const std::int64_t group = p.heads / p.kv_heads;
-  const std::int64_t BlockQ = block_q(int(p.head_dim)), BlockKV = block_kv(int(p.head_dim));
+  const std::int64_t BlockQ = options.block_q, BlockKV = options.block_kv;
   std::int64_t q = 0, k = 0, v = 0, o = 0, lse = 0;
   for (std::int64_t batch = 0; batch < p.batch; ++batch) {
     for (std::int64_t head = 0; head < p.heads; ++head) {
@@ -53,16 +48,23 @@ inline ChapterInfo info() {
   ChapterInfo chapter;
   chapter.title = "FlashAttention-2's loop order: one block for each Q tile, O stays on chip";
   chapter.variants = {{"swapped", "Q outer loop as the grid, the keys of a tile split across the warps"}};
-  chapter.refusal = [](const Problem& p, const LaunchOptions&) {
-    return p.head_dim == 64 || p.head_dim == 128 || p.head_dim == 256
-               ? std::string()
-               : "head-dim " + std::to_string(p.head_dim) + ": chapter 04 takes 64, 128 or 256";
+  chapter.tiles = {{32, 128}, {16, 64}};
+  chapter.refusal = [](const Problem& p, const LaunchOptions& options) {
+    if (p.head_dim != 64 && p.head_dim != 128 && p.head_dim != 256) {
+      return "head-dim " + std::to_string(p.head_dim) + ": chapter 04 takes 64, 128 or 256";
+    }
+    const bool small = options.block_q == 16;
+    if (small == (p.head_dim == 256)) return std::string();
+    return "head-dim " + std::to_string(p.head_dim) +
+           (small ? ": the tile is 32 by 128"
+                  : ": the tile is 16 by 64, because a warp's sum of 32 rows would take all "
+                    "of its registers");
   };
   chapter.workspace = [](const Problem&, const LaunchOptions&) { return std::vector<TensorRef>{}; };
   chapter.requested = requested;
   chapter.compulsory = [](const AttentionCall& call, const LaunchOptions&) { return compulsory_traffic(call, {}); };
   chapter.requested_formula =
-      "b·h·4·Nk·d·ceil(Nq/32) [K, V; ceil(Nq/16) at d = 256; causal: the tiles up to the diagonal] + 4·b·h·Nq·d [Q, O]";
+      "4·b·h·Nq·d [Q, O] + 4·b·h·ceil(Nq/block-q)·Nk·d [K, V; causal: the tiles up to the diagonal]";
   chapter.compulsory_formula = "4·b·h·Nq·d [Q, O] + 4·b·hkv·Nk·d [K, V]";
   return chapter;
 }

@@ -1,172 +1,172 @@
 // The partitioning of FlashAttention-1, for comparison (arXiv 2307.08691, section 3.3, figure 3 left): the warps of a
 // block split the keys of each tile, not the query rows. Each warp has scores of all BlockQ rows against its own keys;
 // the maximum, the sum and O of a row are in pieces, one in each warp, and meet in shared memory for every tile. Tiles,
-// copies and swizzle are those of split-q, so the difference in time is the exchange's (and that of the room it takes:
-// at d = 128 one block fits on an SM instead of two).
+// stages, copies and swizzle are those of split-q, so the difference in time is the exchange's.
+//
+// What each tile exchanges: Warps maxima and Warps sums of each row, and Warps shares of O, in fp32. The last is nearly
+// all: Warps·BlockQ·HeadDim·4 bytes are written and read again (at d = 128: EXCHANGE).
+// Chapter 04 splits keys as well and avoids this by keeping each warp's share of O in registers to the end, which takes
+// BlockQ·HeadDim / 32 of a thread's registers: 512 for this tile, so it has to do with a quarter of the rows.
 #pragma once
+
+#include "common/attention_shape.hpp"
+#include "common/block_order.hpp"
+#include "common/fragments.hpp"
+#include "common/kernel.hpp"
+#include "common/load_tile.hpp"
+#include "common/softmax.hpp"
+#include "common/write_output.hpp"
 
 namespace flash::MACHINE::fa2_warp_partitioning {
 
-template <typename C>
+template <typename Element, int HeadDim, int BlockQ, int BlockKV, int Warps>
 struct SplitKStorage {
-  Storage<C> tiles;
-  SharedTile<float, C::BlockQ, 16, Padded32> O[C::Warps];  // each warp's part of 16 columns of O
-  SharedVector<float, C::BlockQ> m_of_warp[C::Warps], l_of_warp[C::Warps];
-  SharedVector<float, C::BlockQ> m;
+  SharedTile<Element, BlockQ, HeadDim, Swizzle128> Q;  // O on the way out
+  union KeysOrShares {
+    SharedTile<Element, BlockKV, HeadDim, Swizzle128> K;  // until S is computed
+    SharedTile<float, Warps * BlockQ, 8> O_of_warps;      // 8 columns of warp w's share of P·V from row w·BlockQ on
+  } stage[2];
+  SharedTile<Element, BlockKV, HeadDim, Swizzle128> V[2];
+  SharedTile<float, Warps, BlockQ> row_max, row_sum;  // of each warp's keys
+  SharedVector<float, BlockQ> m, factor;              // over all tiles so far; exp(m − m')
 };
 
-template <typename C>
-__global__ void __launch_bounds__(C::Threads)
-    split_k_kernel(GlobalTensor<const typename C::Element> q, GlobalTensor<const typename C::Element> k,
-                   GlobalTensor<const typename C::Element> v, GlobalTensor<typename C::Element> o,
-                   GlobalTensor<float> lse, AttentionShape shape, int q_blocks, int heads_at_once) {
-  using Element = typename C::Element;
-  constexpr int AllRowTiles = C::BlockQ / 16, WarpKeys = C::BlockKV / C::Warps;
-  static_assert(WarpKeys == 16, "each warp's keys are the 16 that one mma of the second product sums over");
+template <typename Element, int HeadDim, int BlockQ, int BlockKV, int Warps>
+__global__ void __launch_bounds__(32 * Warps, 8 / Warps)
+    split_k_kernel(GlobalTensor<const Element> q, GlobalTensor<const Element> k, GlobalTensor<const Element> v,
+                   GlobalTensor<Element> o, GlobalTensor<float> lse, AttentionShape shape, BlockOrder order) {
+  constexpr int Threads = 32 * Warps, KeysPerWarp = BlockKV / Warps, RowsPerWarp = BlockQ / Warps;
+  constexpr int AllRowTiles = BlockQ / 16, RowTiles = RowsPerWarp / 16, ColTiles = HeadDim / 8;
+  static_assert(KeysPerWarp == 16, "a warp's keys are the 16 that one product with V sums over");
+  static_assert(BlockQ <= Threads, "one thread for each row");
+  auto& smem = shared_storage<SplitKStorage<Element, HeadDim, BlockQ, BlockKV, Warps>>();
 
-  SplitKStorage<C>& shared = shared_storage<SplitKStorage<C>>();
-  auto& tiles = shared.tiles;
-  const Place at(int(blockIdx.x), shape, q_blocks, heads_at_once);
-  const auto K = k.head(at.batch, at.head / shape.heads_per_kv_head);  // [seq_kv, HeadDim]
-  const auto V = v.head(at.batch, at.head / shape.heads_per_kv_head);  // [seq_kv, HeadDim]
-  const int first_row = at.q_block * C::BlockQ;
-  const int warp_index = int(threadIdx.x / 32);
-  const int warp_row = warp_index * C::WarpRows;  // the rows whose sum this warp collects
-  const int warp_key = warp_index * WarpKeys;     // within a tile
+  const Place at = order.place(int(blockIdx.x));
+  const int thread = int(threadIdx.x), warp = int(threadIdx.x / 32);
+  const int warp_key = warp * KeysPerWarp;  // of the K/V tile
+  const int warp_row = warp * RowsPerWarp;  // the rows of the Q tile whose sum this warp collects
+  const int q_row = at.q_block * BlockQ;
   const float scale_log2 = shape.scale * Log2E;
-  const int kv_blocks = ceil_div(shape.visible_keys(first_row + C::BlockQ - 1), C::BlockKV);
-  const int full_kv_blocks = shape.visible_keys(first_row) / C::BlockKV;
-  const int first_row_sees = shape.causal ? first_row + 1 + shape.seq_kv - shape.seq_q : shape.seq_kv;
+  const bool copies_k = warp < Warps / 2;
+  const unsigned copy_thread = threadIdx.x % (Threads / 2);
+  const int kv_head = at.head / shape.heads_per_kv_head;
+  const auto KV = copies_k ? k.head(at.batch, kv_head) : v.head(at.batch, kv_head);  // [seq_kv, HeadDim]
+  const auto KV_tile = [&](int s) -> auto& { return copies_k ? smem.stage[s].K : smem.V[s]; };
 
-  WarpState<C> warp;  // of this warp's rows: complete sums
-  warp.clear();
-  if (threadIdx.x < C::BlockQ) shared.m.store(int(threadIdx.x), NothingSeen);
-  static_assert(C::BlockQ <= C::Threads, "one thread for each row");
-  copy_async<C::Warps, false>(warp_index, tiles.Q, q.head(at.batch, at.head), first_row);
-  if (kv_blocks > 0) {
-    copy_async<C::Warps, false>(warp_index, tiles.K[0], K, (kv_blocks - 1) * C::BlockKV);
-    copy_async<C::Warps, false>(warp_index, tiles.V[0], V, (kv_blocks - 1) * C::BlockKV);
-  }
-  cp_async_commit();
-
+  const int kv_blocks = ceil_div(shape.visible_keys(q_row + BlockQ - 1), BlockKV);
   int stage = 0;
+
+  load_tile_async<Threads>(threadIdx.x, smem.Q, q.head(at.batch, at.head), q_row);
+  if (kv_blocks > 0) load_tile_async<Threads / 2>(copy_thread, KV_tile(stage), KV, (kv_blocks - 1) * BlockKV);
+  cp_async_commit();
+  Accumulator O[RowTiles][ColTiles] = {};  // [RowsPerWarp, HeadDim], all keys so far
+  float l[RowTiles][2] = {};
+  if (thread < BlockQ) smem.m.store(thread, NothingSeen);
+
   for (int kv_block = kv_blocks - 1; kv_block >= 0; --kv_block, stage ^= 1) {
     cp_async_wait<0>();
-    __syncthreads();
+    __syncthreads();  // this tile has arrived for all; all are done with the last one, whose stage is free
     if (kv_block > 0) {
-      copy_async<C::Warps, true>(warp_index, tiles.K[stage ^ 1], K, (kv_block - 1) * C::BlockKV);
-      copy_async<C::Warps, true>(warp_index, tiles.V[stage ^ 1], V, (kv_block - 1) * C::BlockKV);
+      load_tile_async<Threads / 2, true>(copy_thread, KV_tile(stage ^ 1), KV, (kv_block - 1) * BlockKV);
       cp_async_commit();
     }
 
-    // Scores of all rows against this warp's keys
-    Accumulator S[AllRowTiles][2];  // [BlockQ, WarpKeys]
+    // -- S = Q·K^T for this warp's keys, and their row maxima
+    Accumulator S[AllRowTiles][2] = {};  // [BlockQ, KeysPerWarp]
+    const auto& K_tile = smem.stage[stage].K;
 #pragma unroll
-    for (int r = 0; r < AllRowTiles; ++r) S[r][0].clear(), S[r][1].clear();
+    for (int d = 0; d < HeadDim; d += 16) {
+      const FragmentB2 keys = load_b_transposed(K_tile, 0, d, warp_key);
 #pragma unroll
-    for (int d = 0; d < C::HeadDim / 16; ++d) {
-      const FragmentB2 keys = load_b_transposed(tiles.K[stage], 0, d * 16, warp_key);
-#pragma unroll
-      for (int r = 0; r < AllRowTiles; ++r) multiply_add<Element>(S[r], load_a(tiles.Q, r * 16, d * 16), keys);
+      for (int r = 0; r < AllRowTiles; ++r) multiply_add<Element>(S[r], load_a(smem.Q, 16 * r, d), keys);
     }
-    if (kv_block >= full_kv_blocks) {
-      const int first_key = kv_block * C::BlockKV + warp_key;
-      mask_scores(S, first_row_sees - first_key, shape.seq_kv - first_key);
-    }
-
-    // Exchange of the maxima
+    const bool masked = (kv_block + 1) * BlockKV > shape.visible_keys(q_row);
+    if (masked) mask_scores(S, shape, q_row, kv_block * BlockKV + warp_key);
 #pragma unroll
     for (int r = 0; r < AllRowTiles; ++r) {
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
-        const float* s[2] = {&S[r][0].value[2 * h], &S[r][1].value[2 * h]};
-        const float largest = quad_max(fmaxf(fmaxf(s[0][0], s[0][1]), fmaxf(s[1][0], s[1][1]))) * scale_log2;
-        if (Accumulator::column(0) == 0) {
-          shared.m_of_warp[warp_index].store(r * 16 + Accumulator::row(h), largest);
-        }
+        const float maximum = scale_log2 * row_maximum(S[r], h);
+        if (thread % 4 == 0) smem.row_max.store(warp, 16 * r + Accumulator::row(h), maximum);
       }
+    }
+    __syncthreads();  // and all are done with K: its place is O_of_warps's
+
+    // -- m' = max(m, rowmax(S)) over all warps, and exp(m − m'): a thread for each row
+    if (thread < BlockQ) {
+      const float m_old = smem.m.load(thread);
+      float m_new = m_old;
+#pragma unroll
+      for (int w = 0; w < Warps; ++w) m_new = fmaxf(m_new, smem.row_max.load(w, thread));
+      smem.m.store(thread, m_new);
+      smem.factor.store(thread, exp2_approx(m_old - m_new));
     }
     __syncthreads();
 
-    // P, and exchange of the sums
-    const auto new_maximum = [&](int row, float m) {
-#pragma unroll
-      for (int w = 0; w < C::Warps; ++w) m = fmaxf(m, shared.m_of_warp[w].load(row));
-      return m;
-    };
-    FragmentA P[AllRowTiles];
+    // -- P = exp(S − m'), and the row sums of this warp's keys
+    FragmentA P[AllRowTiles];  // [BlockQ, KeysPerWarp]
 #pragma unroll
     for (int r = 0; r < AllRowTiles; ++r) {
-      float m[2], l[2] = {0.0f, 0.0f};
+      const float m[2] = {smem.m.load(16 * r + Accumulator::row(0)), smem.m.load(16 * r + Accumulator::row(1))};
+      float sum[2] = {0.0f, 0.0f};
+      P[r] = exponentiate<Element>(S[r], m, sum, scale_log2);
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
-        const int row = r * 16 + Accumulator::row(h);
-        m[h] = new_maximum(row, shared.m.load(row));
-      }
-      P[r] = exponentiate<C>(S[r], m, l, scale_log2);
-#pragma unroll
-      for (int h = 0; h < 2; ++h) {
-        const float sum = quad_sum(l[h]);
-        if (Accumulator::column(0) == 0) shared.l_of_warp[warp_index].store(r * 16 + Accumulator::row(h), sum);
+        sum[h] = quad_sum(sum[h]);
+        if (thread % 4 == 0) smem.row_sum.store(warp, 16 * r + Accumulator::row(h), sum[h]);
       }
     }
 
-    // O in parts of 16 columns: each warp's keys for all rows, then all warps' keys for this warp's rows
+    // -- O = O·exp(m − m') + P·V, 8 columns at a time: each warp's keys for all rows, then all keys for this warp's rows
+    auto& O_of_warps = smem.stage[stage].O_of_warps;
+    FragmentB2 values;
 #pragma unroll
-    for (int n = 0; n < C::HeadDim / 16; ++n) {
-      const FragmentB2 values = load_b(tiles.V[stage], 0, n * 16, warp_key);
+    for (int c = 0; c < ColTiles; ++c) {
+      if (c % 2 == 0) values = load_b(smem.V[stage], 0, 8 * c, warp_key);
 #pragma unroll
       for (int r = 0; r < AllRowTiles; ++r) {
-        Accumulator part[2];
-        part[0].clear(), part[1].clear();
-        multiply_add<Element>(part, P[r], values);
-#pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          const float* sums = &part[i / 2].value[i % 2 * 2];
-          shared.O[warp_index].store_vector(r * 16 + Accumulator::row(i % 2), i / 2 * 8 + Accumulator::column(0),
-                                            Vector<float, 2>{sums[0], sums[1]});
-        }
+        Accumulator share[1][1] = {};
+        mma_m16n8k16<Element>(share[0][0].value, P[r].value, values.value[c % 2]);
+        store_accumulators(O_of_warps, warp * BlockQ + 16 * r, share);
       }
       __syncthreads();
 #pragma unroll
-      for (int r = 0; r < C::RowTiles; ++r) {
+      for (int r = 0; r < RowTiles; ++r) {
 #pragma unroll
         for (int h = 0; h < 2; ++h) {
-          const int row = warp_row + r * 16 + Accumulator::row(h);
-          if (n == 0) {
-            const float m = new_maximum(row, warp.m[r][h]), factor = exp2_approx(warp.m[r][h] - m);
-            warp.m[r][h] = m;
-            warp.l[r][h] *= factor;
+          const int row = warp_row + 16 * r + Accumulator::row(h);
+          if (c == 0) {
+            const float factor = smem.factor.load(row);
+            l[r][h] *= factor;
 #pragma unroll
-            for (int w = 0; w < C::Warps; ++w) warp.l[r][h] += shared.l_of_warp[w].load(row);
-            if (Accumulator::column(0) == 0) shared.m.store(row, m);
+            for (int w = 0; w < Warps; ++w) l[r][h] += smem.row_sum.load(w, row);
 #pragma unroll
-            for (int c = 0; c < C::HeadDim / 8; ++c) warp.O[r][c].scale_row(h, factor);
+            for (int all = 0; all < ColTiles; ++all) O[r][all].scale_row(h, factor);
           }
 #pragma unroll
-          for (int w = 0; w < C::Warps; ++w) {
-#pragma unroll
-            for (int i = 0; i < 2; ++i) {
-              const auto sums = load_vector<2>(shared.O[w], row, i * 8 + Accumulator::column(0));
-              warp.O[r][2 * n + i].value[2 * h] += sums[0];
-              warp.O[r][2 * n + i].value[2 * h + 1] += sums[1];
-            }
+          for (int w = 0; w < Warps; ++w) {
+            const auto share = load_vector<2>(O_of_warps, w * BlockQ + row, Accumulator::column(0));
+            O[r][c].value[2 * h] += share[0], O[r][c].value[2 * h + 1] += share[1];
           }
         }
       }
-      __syncthreads();  // the parts have been read
+      __syncthreads();  // the shares have been read
     }
   }
 
+  // -- O = O / l
   cp_async_wait<0>();
-  __syncthreads();
-  // write_output adds up the lanes of a quad, each of which has the whole sum here.
+  __syncthreads();  // Q has arrived, also where the block saw no key, and has been read: O takes its place
+  float m[RowTiles][2];
 #pragma unroll
-  for (int r = 0; r < C::RowTiles; ++r) {
+  for (int r = 0; r < RowTiles; ++r) {
 #pragma unroll
-    for (int h = 0; h < 2; ++h) warp.l[r][h] *= 0.25f;
+    for (int h = 0; h < 2; ++h) m[r][h] = smem.m.load(warp_row + 16 * r + Accumulator::row(h));
   }
-  write_output<C>(warp, tiles.Q, warp_row, o.head(at.batch, at.head), lse.vector(at.batch, at.head), first_row);
+  const Place end = order.place(__shfl_sync(0xffffffffu, int(blockIdx.x), 0));  // as in kernel.cuh
+  const int end_row = __shfl_sync(0xffffffffu, warp_row, 0);
+  write_output(O, l, m, smem.Q, end_row, o.head(end.batch, end.head), lse.vector(end.batch, end.head),
+               end.q_block * BlockQ + end_row);
 }
 
 }  // namespace flash::MACHINE::fa2_warp_partitioning

@@ -41,20 +41,16 @@ inline Traffic requested(const AttentionCall& call, const LaunchOptions& options
 }
 
 inline std::string refusal(const Problem& p, const LaunchOptions& options) {
-  if (p.head_dim != 64 && p.head_dim != 128 && p.head_dim != 256) {
-    return "head-dim " + std::to_string(p.head_dim) + ": chapter 05 takes 64, 128 or 256";
+  const std::string head_dim = "head-dim " + std::to_string(p.head_dim);
+  if (p.head_dim != 64 && p.head_dim != 128 && p.head_dim != 256) return head_dim + ": chapter 05 takes 64, 128 or 256";
+  if (options.block_q == 256 && p.head_dim == 256) {
+    return head_dim + ": a block of 256 rows would have 16 warps, and registers for 8; use --block-q 128 or 64";
   }
-  const bool standard_tile = options.block_q == 128 && options.block_kv == 64;
-  if (options.variant != "split-q" && !standard_tile) {
-    return options.variant + " is compiled for the tile of 128 by 64 alone: leave --block-q and --block-kv out";
-  }
-  if (options.variant == "split-k" && p.head_dim == 256) {
-    return "split-k takes head-dim 64 or 128: at 256 the sums of a warp's rows do not fit in its registers";
-  }
-  const int head_dim_of_tile = options.block_kv == 32 ? 256 : options.block_kv == 128 ? 64 : int(p.head_dim);
-  if (head_dim_of_tile != p.head_dim || (options.block_q == 256 && p.head_dim == 256)) {
-    return "head-dim " + std::to_string(p.head_dim) + " has no tile of " + std::to_string(options.block_q) + " by " +
-           std::to_string(options.block_kv) + ": use --block-q 128 --block-kv 64";
+  if (options.block_q == 64 && p.head_dim != 256) return head_dim + ": use --block-q 128 or 256";
+  // Blocks of 4 warps, so that a warp of split-k has the 16 keys of one product.
+  const int block_q = p.head_dim == 256 ? 64 : 128;
+  if (options.variant != "split-q" && options.block_q != block_q) {
+    return options.variant + " is compiled for one tile: use --block-q " + std::to_string(block_q) + " at " + head_dim;
   }
   return "";
 }
@@ -66,12 +62,13 @@ inline ChapterInfo info() {
       {"split-q", "each warp owns query rows"},
       {"split-k", "the warps split the keys of each tile and exchange their sums, as in FlashAttention-1"},
       {"no-swizzle", "split-q with row-major tiles: bank conflicts"}};
-  chapter.tiles = {{128, 64}, {256, 64}, {128, 128}, {128, 32}};
+  chapter.tiles = {{128, 64}, {256, 64}, {64, 64}};
   chapter.refusal = refusal;
   chapter.workspace = [](const Problem&, const LaunchOptions&) { return std::vector<TensorRef>{}; };
   chapter.requested = requested;
   chapter.compulsory = [](const AttentionCall& call, const LaunchOptions&) { return compulsory_traffic(call, {}); };
-  chapter.requested_formula = "4·b·h·Nq·d [Q, O] + 4·b·h·ceil(Nq/BlockQ)·Nk·d [K, V; half for causal]";
+  chapter.requested_formula =
+      "4·b·h·Nq·d [Q, O] + 4·b·h·ceil(Nq/block-q)·Nk·d [K, V; causal: the tiles up to the diagonal]";
   chapter.compulsory_formula = "4·b·h·Nq·d [Q, O] + 4·b·hkv·Nk·d [K, V]";
   return chapter;
 }
