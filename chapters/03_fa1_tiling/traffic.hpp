@@ -76,8 +76,11 @@ inline ChapterInfo info() {
   chapter.workspace = workspace;
   chapter.requested = requested;
   chapter.compulsory = [](const AttentionCall& call, const LaunchOptions& options) {
-    const bool kept = call.problem.seq_kv > options.block_kv;
-    return compulsory_traffic(call, kept ? workspace(call.problem, options) : std::vector<TensorRef>{});
+    const std::vector<TensorRef> partial = workspace(call.problem, options);
+    if (call.problem.seq_kv > options.block_kv) return compulsory_traffic(call, partial);
+    Traffic traffic = compulsory_traffic(call, {});
+    for (const TensorRef& t : partial) traffic.add(t.name, 0, 0);
+    return traffic;
   };
   chapter.requested_formula =
       "b·h·Nq·d·(2·T [Q] + 8·(T-1) [O_partial] + 2 [O]) + b·h·Nq·16·(T-1) [m, l] + 4·b·h·Nk·d [K, V], "

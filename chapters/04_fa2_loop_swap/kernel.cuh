@@ -14,8 +14,8 @@
 //
 // With causal masking the K/V tiles above the diagonal are skipped, and only tiles that some row sees in part are
 // masked. The longest Q tiles start first, so that the last blocks to run are short ones. In a masked tile P = 0 times
-// a NaN in V is still NaN, as in chapter 03: it reaches its column of the rows of the Q tile that it lies beside, and
-// no others. What lies behind the tensors' ends reaches nothing.
+// a NaN in V is still NaN: it reaches its column of all rows of the Q tiles that visit the K/V tile, masked or not.
+// What lies behind the tensors' ends reaches nothing: such rows are zeros in shared memory.
 //
 // Warps still split the keys of the tile as in chapter 03. They agree on the maximum through shared memory for each
 // tile; each then sums up its own keys' share of O and l, and the shares meet once, after the last tile.

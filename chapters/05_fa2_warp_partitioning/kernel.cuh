@@ -9,9 +9,9 @@
 // barrier an iteration; P is exponentiated 16 keys at a time, just before the products that need it; and O is rescaled
 // only when a maximum has grown by much (update_maximum).
 //
-// A masked key's P is 0, but 0·NaN is NaN: a NaN in V reaches its column of those rows of the same warp that see any of
-// the 16 keys that it is multiplied with. Keys past all of the warp's rows are left out in sixteens, and what lies
-// behind the tensors' ends is zeros.
+// A masked key's P is 0, but 0·NaN is NaN: a NaN in V reaches its column of all rows of a warp, masked or not, if one
+// of them sees any of the 16 keys that are multiplied together. What lies behind the tensors' ends reaches nothing:
+// such rows are zeros in shared memory.
 //
 // Variants: `split-q` as above; `no-swizzle` is the same with plain row-major tiles (eight-way bank conflicts);
 // `split-k` is FlashAttention-1's partitioning (split_k.cuh).
@@ -40,8 +40,8 @@ constexpr int Stages = 2;  // K/V tiles in shared memory: one in use, one arrivi
 
 template <typename Element, int HeadDim, int BlockQ, int BlockKV, typename Layout>
 struct Storage {
-  SharedTile<Element, BlockQ, HeadDim, Layout> Q;  // O on the way out
-  SharedTile<Element, BlockKV, HeadDim, Layout> K[Stages], V[Stages];
+  SharedTile<Element, BlockQ, HeadDim, Layout> Q;               // O on the way out
+  SharedTile<Element, BlockKV, HeadDim, Layout> KV[2][Stages];  // K and V
 };
 
 // -- The kernel -------------------------------------------------------------------------------------------------------
@@ -64,21 +64,21 @@ __global__ void __launch_bounds__(32 * WarpsOfBlock<HeadDim, BlockQ>, 8 / WarpsO
   const float scale_log2 = shape.scale * Log2E;
 
   // Half of the warps copy K, the others V: a thread then keeps one address and one stride, not two.
-  const bool copies_k = warp < Warps / 2;
+  const int copies = warp / (Warps / 2);  // 0: K, 1: V
   const unsigned copy_thread = threadIdx.x % (Threads / 2);
   const int kv_head = at.head / shape.heads_per_kv_head;
-  const auto KV = copies_k ? k.head(at.batch, kv_head) : v.head(at.batch, kv_head);  // [seq_kv, HeadDim]
-  auto* const KV_tiles = copies_k ? smem.K : smem.V;                                 // [Stages]
+  const auto KV = copies == 0 ? k.head(at.batch, kv_head) : v.head(at.batch, kv_head);  // [seq_kv, HeadDim]
 
   // The last tile comes first, so that the tiles which need a mask do: those that the first row does not see whole.
   const int kv_blocks = ceil_div(shape.visible_keys(q_row + BlockQ - 1), BlockKV);
   const int whole_kv_blocks = shape.visible_keys(q_row) / BlockKV;
   const int warp_sees = shape.visible_keys(q_row + warp_row + RowsPerWarp - 1);  // keys that some row of it does
-  int kv_block = kv_blocks - 1, stage = 0;
+  int kv_block = kv_blocks - 1;
 
   load_tile_async<Threads>(threadIdx.x, smem.Q, Q, q_row);
   cp_async_commit();
-  if (kv_blocks > 0) load_tile_async<Threads / 2>(copy_thread, KV_tiles[stage], KV, kv_block * BlockKV);
+  if (kv_blocks > 0)
+    load_tile_async<Threads / 2>(copy_thread, smem.KV[copies][kv_block % Stages], KV, kv_block * BlockKV);
   cp_async_commit();
 
   FragmentA Q_of_warp[RowTiles][QInRegisters ? HeadDim / 16 : 1];  // [RowsPerWarp, HeadDim]
@@ -92,14 +92,15 @@ __global__ void __launch_bounds__(32 * WarpsOfBlock<HeadDim, BlockQ>, 8 / WarpsO
 #pragma unroll
   for (int r = 0; r < RowTiles; ++r) m[r][0] = m[r][1] = NothingSeen, l[r][0] = l[r][1] = 0.0f;
 
-    // The loop stands twice in the program, so that the tiles without a mask do not pay for those with one.
 #pragma unroll
-  for (int masked = 1; masked >= 0; --masked) {
-    for (; kv_block >= (masked ? whole_kv_blocks : 0); --kv_block, stage ^= 1) {
+  for (int masked = 1; masked >= 0; --masked) {  // two loops in the program: tiles without a mask do not pay for it
+    for (; kv_block >= (masked ? whole_kv_blocks : 0); --kv_block) {
+      const int stage = kv_block % Stages;
+      auto &K = smem.KV[0][stage], &V = smem.KV[1][stage];  // [BlockKV, HeadDim]
       cp_async_wait<0>();
       __syncthreads();  // this tile has arrived for all; all are done with the last one, whose stage is free
       if (kv_block > 0) {
-        load_tile_async<Threads / 2, true>(copy_thread, KV_tiles[stage ^ 1], KV, (kv_block - 1) * BlockKV);
+        load_tile_async<Threads / 2, true>(copy_thread, smem.KV[copies][stage ^ 1], KV, (kv_block - 1) * BlockKV);
         cp_async_commit();
       }
       const int key = kv_block * BlockKV;
@@ -108,9 +109,9 @@ __global__ void __launch_bounds__(32 * WarpsOfBlock<HeadDim, BlockQ>, 8 / WarpsO
       // -- S = Q·K^T for this warp's rows
       Accumulator S[RowTiles][KeyTiles] = {};  // [RowsPerWarp, BlockKV]
       if constexpr (QInRegisters) {
-        multiply_transposed<Element>(S, Q_of_warp, smem.K[stage], 0);
+        multiply_transposed<Element>(S, Q_of_warp, K, 0);
       } else {
-        multiply_transposed<Element>(S, smem.Q, warp_row, smem.K[stage], 0);
+        multiply_transposed<Element>(S, smem.Q, warp_row, K, 0);
       }
       if (masked) mask_scores(S, shape, q_row + warp_row, key);
 
@@ -124,7 +125,7 @@ __global__ void __launch_bounds__(32 * WarpsOfBlock<HeadDim, BlockQ>, 8 / WarpsO
         FragmentA P[RowTiles][1];  // [RowsPerWarp, 16]
 #pragma unroll
         for (int r = 0; r < RowTiles; ++r) P[r][0] = exponentiate<Element>(&S[r][k / 8], m[r], l[r], scale_log2);
-        multiply<Element>(O, P, smem.V[stage], k, 0);
+        multiply<Element>(O, P, V, k, 0);
       }
     }
   }
@@ -137,7 +138,7 @@ __global__ void __launch_bounds__(32 * WarpsOfBlock<HeadDim, BlockQ>, 8 / WarpsO
   // The place again, computed from numbers that the compiler cannot know to be the same: kept through the loops, it
   // would take registers that the products need.
   const Place end = order.place(__shfl_sync(0xffffffffu, int(blockIdx.x), 0));
-  const int end_row = __shfl_sync(0xffffffffu, warp_row, 0);
+  const int end_row = __shfl_sync(0xffffffffu, int(threadIdx.x / 32), 0) * RowsPerWarp;
   write_output(O, l, m, smem.Q, end_row, o.head(end.batch, end.head), lse.vector(end.batch, end.head),
                end.q_block * BlockQ + end_row);
 }
@@ -146,24 +147,24 @@ __global__ void __launch_bounds__(32 * WarpsOfBlock<HeadDim, BlockQ>, 8 / WarpsO
 
 template <typename Element, int HeadDim, int BlockQ, int BlockKV>
 void launch_tile(const AttentionCall& call, const LaunchOptions& options, Machine& machine) {
-  constexpr int Warps = WarpsOfBlock<HeadDim, BlockQ>;
+  constexpr int Threads = 32 * WarpsOfBlock<HeadDim, BlockQ>;
   const AttentionShape shape(call.problem);
   const BlockOrder order(shape, BlockQ);
-  const auto launch_kernel = [&](const char* name, auto* kernel, std::size_t shared_bytes) {
-    machine.launch({name, {order.blocks()}, 32 * Warps, shared_bytes}, kernel, GlobalTensor<const Element>(call.q),
+  const auto launch_kernel = [&](const char* name, auto* kernel, int threads, std::size_t shared_bytes) {
+    machine.launch({name, {order.blocks()}, threads, shared_bytes}, kernel, GlobalTensor<const Element>(call.q),
                    GlobalTensor<const Element>(call.k), GlobalTensor<const Element>(call.v),
                    GlobalTensor<Element>(call.o), GlobalTensor<float>(call.lse), shape, order);
   };
   if (options.variant == "split-q") {
-    launch_kernel("split_q", fa2_kernel<Element, HeadDim, BlockQ, BlockKV, Swizzle128>,
+    launch_kernel("split_q", fa2_kernel<Element, HeadDim, BlockQ, BlockKV, Swizzle128>, Threads,
                   sizeof(Storage<Element, HeadDim, BlockQ, BlockKV, Swizzle128>));
-  } else if constexpr (Warps == 4) {  // the tiles for comparison: traffic.hpp refuses others
+  } else if constexpr (BlockQ == 128) {  // the tile for comparison: traffic.hpp refuses others
     if (options.variant == "no-swizzle") {
-      launch_kernel("no_swizzle", fa2_kernel<Element, HeadDim, BlockQ, BlockKV, RowMajor>,
+      launch_kernel("no_swizzle", fa2_kernel<Element, HeadDim, BlockQ, BlockKV, RowMajor>, Threads,
                     sizeof(Storage<Element, HeadDim, BlockQ, BlockKV, RowMajor>));
     } else {
-      launch_kernel("split_k", split_k_kernel<Element, HeadDim, BlockQ, BlockKV, Warps>,
-                    sizeof(SplitKStorage<Element, HeadDim, BlockQ, BlockKV, Warps>));
+      launch_kernel("split_k", split_k::fa2_kernel<Element, HeadDim, BlockQ, BlockKV>, split_k::Threads,
+                    sizeof(split_k::Storage<Element, HeadDim, BlockQ, BlockKV>));
     }
   }
 }
@@ -175,8 +176,7 @@ void launch(const AttentionCall& call, const LaunchOptions& options, Machine& ma
   if (d == 64 && options.block_q == 256) return launch_tile<Element, 64, 256, 64>(call, options, machine);
   if (d == 128 && options.block_q == 128) return launch_tile<Element, 128, 128, 64>(call, options, machine);
   if (d == 128 && options.block_q == 256) return launch_tile<Element, 128, 256, 64>(call, options, machine);
-  if (d == 256 && options.block_q == 128) return launch_tile<Element, 256, 128, 64>(call, options, machine);
-  if (d == 256 && options.block_q == 64) return launch_tile<Element, 256, 64, 64>(call, options, machine);
+  launch_tile<Element, 256, 128, 64>(call, options, machine);
 }
 
 }  // namespace flash::MACHINE::fa2_warp_partitioning

@@ -44,13 +44,10 @@ inline std::string refusal(const Problem& p, const LaunchOptions& options) {
   const std::string head_dim = "head-dim " + std::to_string(p.head_dim);
   if (p.head_dim != 64 && p.head_dim != 128 && p.head_dim != 256) return head_dim + ": chapter 05 takes 64, 128 or 256";
   if (options.block_q == 256 && p.head_dim == 256) {
-    return head_dim + ": a block of 256 rows would have 16 warps, and registers for 8; use --block-q 128 or 64";
+    return head_dim + ": a block of 256 rows would have 16 warps, and registers for 8; use --block-q 128";
   }
-  if (options.block_q == 64 && p.head_dim != 256) return head_dim + ": use --block-q 128 or 256";
-  // Blocks of 4 warps, so that a warp of split-k has the 16 keys of one product.
-  const int block_q = p.head_dim == 256 ? 64 : 128;
-  if (options.variant != "split-q" && options.block_q != block_q) {
-    return options.variant + " is compiled for one tile: use --block-q " + std::to_string(block_q) + " at " + head_dim;
+  if (options.variant != "split-q" && options.block_q != 128) {
+    return options.variant + " is compiled for one tile: use --block-q 128";
   }
   return "";
 }
@@ -62,7 +59,7 @@ inline ChapterInfo info() {
       {"split-q", "each warp owns query rows"},
       {"split-k", "the warps split the keys of each tile and exchange their sums, as in FlashAttention-1"},
       {"no-swizzle", "split-q with row-major tiles: bank conflicts"}};
-  chapter.tiles = {{128, 64}, {256, 64}, {64, 64}};
+  chapter.tiles = {{128, 64}, {256, 64}};
   chapter.refusal = refusal;
   chapter.workspace = [](const Problem&, const LaunchOptions&) { return std::vector<TensorRef>{}; };
   chapter.requested = requested;
