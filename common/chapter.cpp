@@ -19,25 +19,39 @@ std::string join_choices(const std::vector<std::string>& choices) {
   return text;
 }
 
-/// The first compiled tile that has the extents given; 0 stands for any.
-TileShape choose_tile(const Chapter& chapter, const LaunchOptions& options) {
+std::string refusal_of(const Chapter& chapter, const Problem& problem, const LaunchOptions& options) {
+  return chapter.info.refusal ? chapter.info.refusal(problem, options) : std::string();
+}
+
+/// The first compiled tile that has the extents asked for (0 stands for any) and that the chapter takes for the
+/// problem.
+LaunchOptions with_tile(const Chapter& chapter, const Problem& problem, LaunchOptions options) {
   const std::vector<TileShape>& tiles = chapter.info.tiles;
   if (tiles.empty()) {
-    if (options.block_q == 0 && options.block_kv == 0) return {0, 0};
+    if (options.block_q == 0 && options.block_kv == 0) return options;
     throw UsageError(fmt::format("{} has no tiles to choose: leave --block-q and --block-kv out", chapter.name));
   }
-  const auto tile = std::find_if(tiles.begin(), tiles.end(), [&](const TileShape& t) {
-    return (options.block_q == 0 || options.block_q == t.block_q) &&
-           (options.block_kv == 0 || options.block_kv == t.block_kv);
-  });
-  if (tile != tiles.end()) return *tile;
+  std::string refusal;  // of the first tile asked for, or else of the first
+  bool asked_for = false;
+  std::vector<std::string> taken;
+  for (const TileShape& t : tiles) {
+    LaunchOptions candidate = options;
+    candidate.block_q = t.block_q;
+    candidate.block_kv = t.block_kv;
+    const bool matches = (options.block_q == 0 || options.block_q == t.block_q) &&
+                         (options.block_kv == 0 || options.block_kv == t.block_kv);
+    const std::string tile_refusal = refusal_of(chapter, problem, candidate);
+    if (matches && tile_refusal.empty()) return candidate;
+    if (tile_refusal.empty()) taken.push_back(fmt::format("{}x{}", t.block_q, t.block_kv));
+    if (refusal.empty() || (matches && !asked_for)) refusal = tile_refusal;
+    asked_for |= matches;
+  }
+  if (asked_for || taken.empty()) throw UsageError(refusal);
   std::string asked;
   if (options.block_q != 0) asked += fmt::format(" --block-q {}", options.block_q);
   if (options.block_kv != 0) asked += fmt::format(" --block-kv {}", options.block_kv);
-  std::vector<std::string> compiled;
-  for (const TileShape& t : tiles) compiled.push_back(fmt::format("{}x{}", t.block_q, t.block_kv));
   throw UsageError(
-      fmt::format("{} has no tile with{}: use {} (block-q x block-kv)", chapter.name, asked, join_choices(compiled)));
+      fmt::format("{} has no tile with{}: use {} (block-q x block-kv)", chapter.name, asked, join_choices(taken)));
 }
 
 }  // namespace
@@ -78,10 +92,8 @@ LaunchOptions resolve(const Chapter& chapter, const Problem& problem, LaunchOpti
   problem.validate();
   if (options.variant.empty()) options.variant = chapter.info.variants.at(0).name;
   chapter.variant(options.variant);
-  const TileShape tile = choose_tile(chapter, options);
-  options.block_q = tile.block_q;
-  options.block_kv = tile.block_kv;
-  const std::string refusal = chapter.info.refusal ? chapter.info.refusal(problem, options) : std::string();
+  options = with_tile(chapter, problem, options);
+  const std::string refusal = refusal_of(chapter, problem, options);
   if (!refusal.empty()) throw UsageError(refusal);
   return options;
 }

@@ -55,7 +55,7 @@ struct ChapterInfo {
   std::string title;              // one line
   std::vector<Variant> variants;  // the first is the default
 
-  /// Empty if the chapter can run the problem; otherwise one line that says what it takes.
+  /// Empty if the chapter can run the problem with this variant and tile; otherwise one line that says what it takes.
   std::function<std::string(const Problem&, const LaunchOptions&)> refusal;
 
   /// Tensors that the chapter keeps in HBM beside its inputs and outputs, without memory behind them.
@@ -77,7 +77,7 @@ struct ChapterInfo {
   /// is then held to what standard attention in the same precision reaches (reference/check.hpp).
   bool lse_from_rounded_scores = false;
 
-  /// Compiled tiles, the default first; empty where the chapter has no tiles to choose.
+  /// Compiled tiles; empty where the chapter has no tiles to choose. The default is the first that `refusal` lets pass.
   std::vector<TileShape> tiles = {};
 };
 

@@ -24,6 +24,41 @@ struct SharedAddress {
   unsigned value;
 };
 
+namespace detail {
+
+template <int Bytes>
+constexpr auto word() {
+  static_assert(Bytes == 2 || Bytes == 4 || Bytes == 8 || Bytes == 16, "an access has 2, 4, 8 or 16 bytes");
+  if constexpr (Bytes == 2) {
+    return std::uint16_t{};
+  } else if constexpr (Bytes == 4) {
+    return std::uint32_t{};
+  } else if constexpr (Bytes == 8) {
+    return uint2{};
+  } else {
+    return uint4{};
+  }
+}
+
+// Through a built-in vector type, so that the compiler makes one access of it.
+template <typename Value, int N>
+__device__ __forceinline__ Vector<Value, N> load_as_one(const Value* at) {
+  using Word = decltype(word<int(sizeof(Value)) * N>());
+  const Word bits = *reinterpret_cast<const Word*>(at);
+  Vector<Value, N> value;
+  memcpy(&value, &bits, sizeof(Word));
+  return value;
+}
+template <typename Value, int N>
+__device__ __forceinline__ void store_as_one(Value* at, const Vector<Value, N>& value) {
+  using Word = decltype(word<int(sizeof(Value)) * N>());
+  Word bits;
+  memcpy(&bits, &value, sizeof(Word));
+  *reinterpret_cast<Word*>(at) = bits;
+}
+
+}  // namespace detail
+
 /// [rows, cols] of one head; rows are row_stride elements apart, columns are neighbours.
 template <typename T>
 class GlobalMatrix {
@@ -42,12 +77,12 @@ class GlobalMatrix {
   }
   template <int N>  // see the free function load_vector
   __device__ __forceinline__ Vector<Value, N> load_vector(std::int64_t row, std::int64_t col) const {
-    return load_as_one<N>(element(row, col));
+    return detail::load_as_one<Value, N>(element(row, col));
   }
   template <int N>
   __device__ __forceinline__ void store_vector(std::int64_t row, std::int64_t col,
                                                const Vector<Value, N>& value) const {
-    store_as_one(element(row, col), value);
+    detail::store_as_one(element(row, col), value);
   }
   /// For cp.async: the address of 16 bytes at (row, col).
   __device__ __forceinline__ GlobalAddress address(std::int64_t row, std::int64_t col) const {
@@ -58,32 +93,6 @@ class GlobalMatrix {
   }
 
  private:
-  template <int Bytes>
-  static constexpr auto word() {
-    static_assert(Bytes == 2 || Bytes == 4 || Bytes == 8 || Bytes == 16, "an access has 2, 4, 8 or 16 bytes");
-    if constexpr (Bytes == 2) {
-      return std::uint16_t{};
-    } else if constexpr (Bytes == 4) {
-      return std::uint32_t{};
-    } else if constexpr (Bytes == 8) {
-      return uint2{};
-    } else {
-      return uint4{};
-    }
-  }
-  // Through a built-in vector type, so that the compiler makes one access of it.
-  template <int N>
-  __device__ __forceinline__ static Vector<Value, N> load_as_one(const T* at) {
-    using Word = decltype(word<int(sizeof(T)) * N>());
-    const Word bits = *reinterpret_cast<const Word*>(at);
-    return reinterpret_cast<const Vector<Value, N>&>(bits);
-  }
-  template <int N>
-  __device__ __forceinline__ static void store_as_one(T* at, const Vector<Value, N>& value) {
-    using Word = decltype(word<int(sizeof(T)) * N>());
-    *reinterpret_cast<Word*>(at) = reinterpret_cast<const Word&>(value);
-  }
-
   T* data_;
   std::int64_t row_stride_;
   int rows_, cols_;
@@ -140,15 +149,20 @@ class SharedTile {
   __device__ __forceinline__ void store(int row, int col, T value) { data_[offset(row, col)] = value; }
   template <int N>  // see the free function load_vector
   __device__ __forceinline__ Vector<T, N> load_vector(std::int64_t row, std::int64_t col) const {
-    return *reinterpret_cast<const Vector<T, N>*>(data_ + offset(int(row), int(col)));
+    return detail::load_as_one<T, N>(data_ + offset(int(row), int(col)));
   }
   template <int N>
   __device__ __forceinline__ void store_vector(int row, int col, const Vector<T, N>& value) {
-    *reinterpret_cast<Vector<T, N>*>(data_ + offset(row, col)) = value;
+    detail::store_as_one(data_ + offset(row, col), value);
   }
   /// For ldmatrix and cp.async: where the 16 bytes at (row, col) lie.
   __device__ __forceinline__ SharedAddress address(int row, int col) const {
     return {static_cast<unsigned>(__cvta_generic_to_shared(data_ + offset(row, col)))};
+  }
+  /// address(row + lane_row, col + lane_col), for unrolled loops over row and col: what the lane adds stays in a
+  /// register, and the loop's part goes into the instructions. For the row and col that Layout::advance takes.
+  __device__ __forceinline__ SharedAddress lane_address(int row, int col, int lane_row, int lane_col) const {
+    return {Layout::template advance<int(sizeof(T)), Rows, Cols>(address(lane_row, lane_col).value, row, col)};
   }
 
  private:

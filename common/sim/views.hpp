@@ -181,6 +181,21 @@ class SharedTile {
     return {const_cast<std::byte*>(reinterpret_cast<const std::byte*>(element(row, col, count, "address", site))),
             place(row, col, count)};
   }
+  /// address(row + lane_row, col + lane_col), for the row and col that Layout::advance takes.
+  SharedAddress lane_address(int row, int col, int lane_row, int lane_col, Site site = Site::here()) const {
+    const SharedAddress whole = address(row + lane_row, col + lane_col, site);
+    const SharedAddress lane = address(lane_row, lane_col, site);
+    std::byte* const memory = this_block().shared_memory();
+    const unsigned advanced =
+        Layout::template advance<int(sizeof(T)), Rows, Cols>(unsigned(lane.data - memory), row, col);
+    if (memory + advanced != whole.data) [[unlikely]] {
+      this_block().fault("misaligned",
+                         fmt::format("from row {}, column {} the layout does not advance by {} rows and {} columns",
+                                     lane_row, lane_col, row, col),
+                         site);
+    }
+    return whole;
+  }
 
  private:
   TilePlace place(int row, int col, int count) const { return {this, Rows, Cols, row, col, count}; }

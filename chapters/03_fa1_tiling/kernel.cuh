@@ -1,0 +1,236 @@
+// Chapter 03, FlashAttention-1 (arXiv 2205.14135, algorithm 1): a tile of K and V stays in shared memory while all of Q
+// streams by; a tile of S lives only in registers, so nothing of size seq_q·seq_kv reaches HBM. What a Q tile knows
+// after one K/V tile (its output so far O, row maximum m and row sum l) goes to HBM and comes back for the next:
+//
+//     for each K/V tile:                                                 the outer loop
+//       for each Q tile:                                                 the inner loop
+//         S = scale·Q·K^T;  m~ = rowmax(S);  P = exp(S − m~);  l~ = rowsum(P)
+//         m' = max(m, m~);  l' = l·exp(m − m') + l~·exp(m~ − m')
+//         O  = (l·exp(m − m')·O + exp(m~ − m')·P·V) / l'                 normalised at each step, as in the paper
+//
+// One block works on one (batch, head), as FlashAttention-1's kernel did, and its warps split the keys of the tile:
+// each computes S for its own keys, so row maxima, row sums and the warps' shares of P·V meet in shared memory.
+//
+// O waits in HBM as fp32: rounded to 16 bits after every K/V tile, its error would grow with the number of tiles past
+// what standard attention makes. The last K/V tile writes the result in the output's type instead. Nothing reads what
+// was not written: the first K/V tile starts from m = −inf, l = 0, O = 0.
+//
+// With causal masking all tiles are computed, those above the diagonal too: FlashAttention-1 only masks. A masked key's
+// P is 0, but 0·NaN is NaN: a NaN in V reaches its column of every row of the head, masked or not. What lies behind the
+// tensors' ends reaches nothing: such rows are zeros in shared memory.
+#pragma once
+
+#include "common/attention_shape.hpp"
+#include "common/fragments.hpp"
+#include "common/kernel.hpp"
+#include "common/load_tile.hpp"
+#include "common/softmax.hpp"
+
+namespace flash::MACHINE::fa1_tiling {
+
+// -- Tiles ------------------------------------------------------------------------------------------------------------
+
+constexpr int Warps = 4;
+constexpr int Threads = 32 * Warps;
+constexpr int PieceCols = 64;  // columns of O that the warps sum up at once
+
+// The paper fills M elements of on-chip memory with four tiles: K, V of BlockKV rows, Q, O of BlockQ rows, and takes
+// BlockKV = ceil(M / 4d), BlockQ = min(BlockKV, d). Two blocks shall share an SM, so that one computes while the other
+// loads: half of its 228 KB, less the 1 KB that each block costs, is M = 57856 16-bit elements. At d = 128 that makes
+// BlockKV = 113, and 128 in whole instructions: 16 keys for each of 4 warps. BlockQ is not the paper's 113 but 32,
+// because O, which each warp sums up for itself in fp32, is held in registers and exchanged 64 columns at a time.
+template <typename Element, int HeadDim, int BlockQ, int BlockKV>
+struct Storage {
+  SharedTile<Element, BlockKV, HeadDim, Padded16> K;
+  SharedTile<Element, BlockKV, HeadDim, Padded16> V;
+  union {
+    SharedTile<Element, BlockQ, HeadDim, Padded16> Q;                   // until S is computed
+    SharedTile<float, Warps * BlockQ, PieceCols, Padded32> O_of_warps;  // warp w's share of P·V from row w·BlockQ on
+  };
+  SharedTile<float, Warps, BlockQ> row_max;  // of each warp's keys
+  SharedTile<float, Warps, BlockQ> row_sum;
+  SharedVector<float, BlockQ> weight_old;  // l·exp(m − m') / l'
+  SharedVector<float, BlockQ> weight_new;  // exp(m~ − m') / l'
+};
+
+// -- The kernel -------------------------------------------------------------------------------------------------------
+
+template <typename Element, int HeadDim, int BlockQ, int BlockKV>
+__global__ void __launch_bounds__(Threads, 2)
+    fa1_kernel(GlobalTensor<const Element> q, GlobalTensor<const Element> k, GlobalTensor<const Element> v,
+               GlobalTensor<Element> o, GlobalTensor<float> o_partial, GlobalTensor<float> m_partial,
+               GlobalTensor<float> l_partial, GlobalTensor<float> lse, AttentionShape shape) {
+  constexpr int KeysPerWarp = BlockKV / Warps;
+  constexpr int RowTiles = BlockQ / 16, KeyTiles = KeysPerWarp / 8;
+  constexpr int PieceVectors = BlockQ * PieceCols / 4 / Threads;  // 16-byte pieces of the summed O for each thread
+  static_assert(KeysPerWarp % 16 == 0, "P·V takes a warp's keys in sixteens");
+  static_assert(BlockQ % 16 == 0 && BlockQ <= 32, "products have 16 rows; one warp accesses the statistics of a tile");
+  static_assert(HeadDim % PieceCols == 0, "O is summed up in whole pieces");
+  static_assert(BlockQ * PieceCols / 4 % Threads == 0, "threads share a piece evenly");
+  auto& smem = shared_storage<Storage<Element, HeadDim, BlockQ, BlockKV>>();
+
+  const int batch = int(blockIdx.x) / shape.heads, head = int(blockIdx.x) % shape.heads;
+  const auto Q = q.head(batch, head);                            // [seq_q, HeadDim]
+  const auto K = k.head(batch, head / shape.heads_per_kv_head);  // [seq_kv, HeadDim]
+  const auto V = v.head(batch, head / shape.heads_per_kv_head);  // [seq_kv, HeadDim]
+  const auto O = o.head(batch, head);                            // [seq_q, HeadDim]
+  const auto O_partial = o_partial.head(batch, head);            // [seq_q, HeadDim]
+  const auto m_old = m_partial.vector(batch, head);              // [seq_q]
+  const auto l_old = l_partial.vector(batch, head);              // [seq_q]
+  const int thread = int(threadIdx.x), warp = int(threadIdx.x / 32);
+  const int warp_key = warp * KeysPerWarp;  // of the K/V tile
+  const float scale_log2 = shape.scale * Log2E;
+
+  const int kv_blocks = ceil_div(shape.seq_kv, BlockKV), q_blocks = ceil_div(shape.seq_q, BlockQ);
+  for (int kv_block = 0; kv_block < kv_blocks; ++kv_block) {
+    const bool first = kv_block == 0, last = kv_block == kv_blocks - 1;
+    load_tile<Threads>(smem.K, K, kv_block * BlockKV);
+    load_tile<Threads>(smem.V, V, kv_block * BlockKV);
+
+    for (int q_block = 0; q_block < q_blocks; ++q_block) {
+      const int q_row = q_block * BlockQ;
+      load_tile<Threads>(smem.Q, Q, q_row);
+      __syncthreads();
+
+      // -- S = Q·K^T for this warp's keys, and their row maxima
+      Accumulator S[RowTiles][KeyTiles] = {};  // [BlockQ, KeysPerWarp]
+      multiply_transposed<Element>(S, smem.Q, 0, smem.K, warp_key);
+      mask_scores(S, shape, q_row, kv_block * BlockKV + warp_key);
+#pragma unroll
+      for (int r = 0; r < RowTiles; ++r) {
+#pragma unroll
+        for (int h = 0; h < 2; ++h) {
+          const float maximum = scale_log2 * row_maximum(S[r], h);
+          if (thread % 4 == 0) smem.row_max.store(warp, 16 * r + Accumulator::row(h), maximum);
+        }
+      }
+      __syncthreads();
+
+      // -- m~ = rowmax(S) over all warps, P = exp(S − m~), l~ = rowsum(P)
+      FragmentA P[RowTiles][KeyTiles / 2];  // [BlockQ, KeysPerWarp]
+#pragma unroll
+      for (int r = 0; r < RowTiles; ++r) {
+        float m_tile[2], l_tile[2] = {0.0f, 0.0f};
+#pragma unroll
+        for (int h = 0; h < 2; ++h) {
+          m_tile[h] = NothingSeen;
+#pragma unroll
+          for (int w = 0; w < Warps; ++w) {
+            m_tile[h] = fmaxf(m_tile[h], smem.row_max.load(w, 16 * r + Accumulator::row(h)));
+          }
+        }
+#pragma unroll
+        for (int c = 0; c < KeyTiles; c += 2) P[r][c / 2] = exponentiate<Element>(&S[r][c], m_tile, l_tile, scale_log2);
+#pragma unroll
+        for (int h = 0; h < 2; ++h) {
+          const float sum = quad_sum(l_tile[h]);
+          if (thread % 4 == 0) smem.row_sum.store(warp, 16 * r + Accumulator::row(h), sum);
+        }
+      }
+      __syncthreads();
+
+      // -- m', l' and the weights of O and P·V: one thread for each row
+      if (thread < BlockQ && q_row + thread < shape.seq_q) {
+        const int row = q_row + thread;
+        float m_tile = NothingSeen, l_tile = 0.0f;
+#pragma unroll
+        for (int w = 0; w < Warps; ++w) {
+          m_tile = fmaxf(m_tile, smem.row_max.load(w, thread));
+          l_tile += smem.row_sum.load(w, thread);
+        }
+        const float m_before = first ? NothingSeen : m_old.load(row);
+        const float l_before = first ? 0.0f : l_old.load(row);
+        const float m_new = fmaxf(m_before, m_tile);
+        const float keep = l_before * exp2_approx(m_before - m_new), add = exp2_approx(m_tile - m_new);
+        const float l_new = keep + add * l_tile;
+        const float inverse = inverse_sum(l_new);
+        smem.weight_old.store(thread, keep * inverse);
+        smem.weight_new.store(thread, add * inverse);
+        if (last) {
+          lse.vector(batch, head).store(row, log_sum_exp(m_new, l_new));
+        } else {
+          m_old.store(row, m_new);
+          l_old.store(row, l_new);
+        }
+      }
+
+      // -- O, in pieces of 64 columns: each warp's share of P·V, then the sum over the warps
+#pragma unroll 1
+      for (int piece = 0; piece < HeadDim; piece += PieceCols) {
+        Vector<float, 4> before[PieceVectors];  // asked for early: it travels while the product is computed
+#pragma unroll
+        for (int i = 0; i < PieceVectors; ++i) {
+          const int row = q_row + (i * Threads + thread) / (PieceCols / 4);
+          const int col = piece + thread % (PieceCols / 4) * 4;
+          before[i] = {};
+          if (!first && row < shape.seq_q) before[i] = load_vector<4>(O_partial, row, col);
+        }
+
+        Accumulator PV[RowTiles][PieceCols / 8] = {};  // [BlockQ, PieceCols]
+        multiply<Element>(PV, P, smem.V, 0, piece, warp_key);
+        store_accumulators(smem.O_of_warps, warp * BlockQ, PV);
+        __syncthreads();
+
+#pragma unroll
+        for (int i = 0; i < PieceVectors; ++i) {
+          const int row = (i * Threads + thread) / (PieceCols / 4), col = thread % (PieceCols / 4) * 4;
+          if (q_row + row >= shape.seq_q) continue;
+          Vector<float, 4> sum = {};
+#pragma unroll
+          for (int w = 0; w < Warps; ++w) {
+            const auto share = load_vector<4>(smem.O_of_warps, w * BlockQ + row, col);
+#pragma unroll
+            for (int j = 0; j < 4; ++j) sum[j] += share[j];
+          }
+          const float weight_old = smem.weight_old.load(row), weight_new = smem.weight_new.load(row);
+#pragma unroll
+          for (int j = 0; j < 4; ++j) sum[j] = weight_old * before[i][j] + weight_new * sum[j];
+          if (last) {
+            Vector<Element, 4> rounded;
+#pragma unroll
+            for (int j = 0; j < 4; ++j) rounded[j] = from_float<Element>(sum[j]);
+            O.store_vector(q_row + row, piece + col, rounded);
+          } else {
+            O_partial.store_vector(q_row + row, piece + col, sum);
+          }
+        }
+        __syncthreads();  // Q or the next piece may take O_of_warps's place
+      }
+    }
+  }
+}
+
+// -- Launch -----------------------------------------------------------------------------------------------------------
+
+template <typename Element, int HeadDim, int BlockQ, int BlockKV>
+void launch_tile(const AttentionCall& call, Machine& machine) {
+  using BlockStorage = Storage<Element, HeadDim, BlockQ, BlockKV>;
+  static_assert(sizeof(BlockStorage) <= 227 * 1024, "the storage of one block fits the shared memory of an SM");
+  static_assert(HeadDim * BlockKV > 128 * 128 || 2 * (sizeof(BlockStorage) + 1024) <= 228 * 1024,
+                "two blocks fit, but for the largest tiles");
+  machine.launch({"fa1", {call.problem.batch * call.problem.heads}, Threads, sizeof(BlockStorage)},
+                 fa1_kernel<Element, HeadDim, BlockQ, BlockKV>, GlobalTensor<const Element>(call.q),
+                 GlobalTensor<const Element>(call.k), GlobalTensor<const Element>(call.v),
+                 GlobalTensor<Element>(call.o), GlobalTensor<float>(call.workspace.at(0)),
+                 GlobalTensor<float>(call.workspace.at(1)), GlobalTensor<float>(call.workspace.at(2)),
+                 GlobalTensor<float>(call.lse), AttentionShape(call.problem));
+}
+
+template <typename Element, int HeadDim>
+void launch_head_dim(const AttentionCall& call, const LaunchOptions& options, Machine& machine) {
+  if (options.block_q == 16) return launch_tile<Element, HeadDim, 16, 128>(call, machine);
+  if (options.block_kv == 64) return launch_tile<Element, HeadDim, 32, 64>(call, machine);
+  if constexpr (HeadDim <= 128) {  // at 256 K and V alone would fill more than the SM: traffic.hpp refuses
+    if (options.block_kv == 256) return launch_tile<Element, HeadDim, 32, 256>(call, machine);
+  }
+  launch_tile<Element, HeadDim, 32, 128>(call, machine);
+}
+
+template <typename Element>
+void launch(const AttentionCall& call, const LaunchOptions& options, Machine& machine) {
+  if (call.problem.head_dim == 64) return launch_head_dim<Element, 64>(call, options, machine);
+  if (call.problem.head_dim == 128) return launch_head_dim<Element, 128>(call, options, machine);
+  launch_head_dim<Element, 256>(call, options, machine);
+}
+
+}  // namespace flash::MACHINE::fa1_tiling

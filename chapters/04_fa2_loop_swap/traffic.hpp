@@ -1,0 +1,72 @@
+// Chapter 04: the bytes that FlashAttention-2's loop order should move (arXiv 2307.08691, algorithm 1).
+//
+// Each Q tile is a block of its own that reads Q once and, for each of the ceil(Nq / BlockQ) tiles, the K/V tiles that
+// some row of it sees: with causal masking about half of them, whole tiles up to the diagonal. O and LSE are written
+// once; O, m and l never reach HBM in between. So BlockQ decides the traffic and BlockKV does not, but for the rest of
+// the diagonal's tiles: the mirror image of chapter 03.
+//
+// Compulsory: each tensor once. The blocks in flight at a time work on few heads, so their K and V stay in the L2 cache
+// and HBM moves little more than that.
+//
+// A warp accesses 512 bytes of whole rows at once; of LSE the rows of one tile.
+#pragma once
+
+#include "common/traffic.hpp"
+
+namespace flash::fa2_loop_swap {
+
+inline Traffic requested(const AttentionCall& call, const LaunchOptions& options) {
+  const Problem& p = call.problem;
+  const std::int64_t group = p.heads / p.kv_heads;
+  const std::int64_t BlockQ = options.block_q, BlockKV = options.block_kv;
+  std::int64_t q = 0, k = 0, v = 0, o = 0, lse = 0;
+  for (std::int64_t batch = 0; batch < p.batch; ++batch) {
+    for (std::int64_t head = 0; head < p.heads; ++head) {
+      const auto k_rows = whole_rows_sectors(call.k, batch, head / group);
+      const auto v_rows = whole_rows_sectors(call.v, batch, head / group);
+      for (std::int64_t q_row = 0; q_row < p.seq_q; q_row += BlockQ) {
+        const std::int64_t visible = p.visible_keys(std::min(q_row + BlockQ, p.seq_q) - 1);
+        const std::int64_t rows = std::min((visible + BlockKV - 1) / BlockKV * BlockKV, p.seq_kv);
+        k += k_rows[std::size_t(rows)];
+        v += v_rows[std::size_t(rows)];
+      }
+      q += whole_rows_sectors(call.q, batch, head).back();
+      o += whole_rows_sectors(call.o, batch, head).back();
+      lse += statistics_sectors(call.lse, batch, head, BlockQ);
+    }
+  }
+  Traffic traffic;
+  traffic.add("Q", 32 * q, 0);
+  traffic.add("K", 32 * k, 0);
+  traffic.add("V", 32 * v, 0);
+  traffic.add("O", 0, 32 * o);
+  traffic.add("LSE", 0, 32 * lse);
+  return traffic;
+}
+
+inline ChapterInfo info() {
+  ChapterInfo chapter;
+  chapter.title = "FlashAttention-2's loop order: one block for each Q tile, O stays on chip";
+  chapter.variants = {{"swapped", "Q outer loop as the grid, the keys of a tile split across the warps"}};
+  chapter.tiles = {{32, 128}, {16, 64}};
+  chapter.refusal = [](const Problem& p, const LaunchOptions& options) {
+    if (p.head_dim != 64 && p.head_dim != 128 && p.head_dim != 256) {
+      return "head-dim " + std::to_string(p.head_dim) + ": chapter 04 takes 64, 128 or 256";
+    }
+    const bool small = options.block_q == 16;
+    if (small == (p.head_dim == 256)) return std::string();
+    return "head-dim " + std::to_string(p.head_dim) +
+           (small ? ": the tile is 32 by 128"
+                  : ": the tile is 16 by 64, because a warp's sum of 32 rows would take all "
+                    "of its registers");
+  };
+  chapter.workspace = [](const Problem&, const LaunchOptions&) { return std::vector<TensorRef>{}; };
+  chapter.requested = requested;
+  chapter.compulsory = [](const AttentionCall& call, const LaunchOptions&) { return compulsory_traffic(call, {}); };
+  chapter.requested_formula =
+      "4·b·h·Nq·d [Q, O] + 4·b·h·ceil(Nq/block-q)·Nk·d [K, V; causal: the tiles up to the diagonal]";
+  chapter.compulsory_formula = "4·b·h·Nq·d [Q, O] + 4·b·hkv·Nk·d [K, V]";
+  return chapter;
+}
+
+}  // namespace flash::fa2_loop_swap

@@ -1,0 +1,73 @@
+// Chapter 05: the bytes that FlashAttention-2 should move.
+//
+// Compulsory: Q, K, V, O and LSE once.
+//
+// Requested: Q and O once. Each block of BlockQ query rows asks once for the K and V rows that some row of it sees, in
+// whole tiles of BlockKV: b·h·Nq·Nk/BlockQ rows of each, about half for causal. How the warps of the block share
+// the work does not change that. Every access is of whole rows: 32 lanes of 16 bytes.
+#pragma once
+
+#include "common/traffic.hpp"
+
+namespace flash::fa2_warp_partitioning {
+
+inline Traffic requested(const AttentionCall& call, const LaunchOptions& options) {
+  const Problem& p = call.problem;
+  const std::int64_t group = p.heads / p.kv_heads;
+  std::int64_t q = 0, k = 0, v = 0, o = 0, lse = 0;
+  for (std::int64_t batch = 0; batch < p.batch; ++batch) {
+    for (std::int64_t head = 0; head < p.heads; ++head) {
+      q += whole_rows_sectors(call.q, batch, head).back();
+      o += whole_rows_sectors(call.o, batch, head).back();
+      lse += statistics_sectors(call.lse, batch, head, 8);  // of half an accumulator's rows at once
+      const auto k_rows = whole_rows_sectors(call.k, batch, head / group);
+      const auto v_rows = whole_rows_sectors(call.v, batch, head / group);
+      for (std::int64_t row = 0; row < p.seq_q; row += options.block_q) {
+        const std::int64_t visible = p.visible_keys(row + options.block_q - 1);
+        const std::int64_t tiles = (visible + options.block_kv - 1) / options.block_kv;
+        const auto rows = std::size_t(std::min(p.seq_kv, tiles * options.block_kv));
+        k += k_rows[rows];
+        v += v_rows[rows];
+      }
+    }
+  }
+  Traffic traffic;
+  traffic.add("Q", 32 * q, 0);
+  traffic.add("K", 32 * k, 0);
+  traffic.add("V", 32 * v, 0);
+  traffic.add("O", 0, 32 * o);
+  traffic.add("LSE", 0, 32 * lse);
+  return traffic;
+}
+
+inline std::string refusal(const Problem& p, const LaunchOptions& options) {
+  const std::string head_dim = "head-dim " + std::to_string(p.head_dim);
+  if (p.head_dim != 64 && p.head_dim != 128 && p.head_dim != 256) return head_dim + ": chapter 05 takes 64, 128 or 256";
+  if (options.block_q == 256 && p.head_dim == 256) {
+    return head_dim + ": a block of 256 rows would have 16 warps, and registers for 8; use --block-q 128";
+  }
+  if (options.variant != "split-q" && options.block_q != 128) {
+    return options.variant + " is compiled for one tile: use --block-q 128";
+  }
+  return "";
+}
+
+inline ChapterInfo info() {
+  ChapterInfo chapter;
+  chapter.title = "FlashAttention-2: each warp owns query rows, P stays in registers";
+  chapter.variants = {
+      {"split-q", "each warp owns query rows"},
+      {"split-k", "the warps split the keys of each tile and exchange their sums, as in FlashAttention-1"},
+      {"no-swizzle", "split-q with row-major tiles: bank conflicts"}};
+  chapter.tiles = {{128, 64}, {256, 64}};
+  chapter.refusal = refusal;
+  chapter.workspace = [](const Problem&, const LaunchOptions&) { return std::vector<TensorRef>{}; };
+  chapter.requested = requested;
+  chapter.compulsory = [](const AttentionCall& call, const LaunchOptions&) { return compulsory_traffic(call, {}); };
+  chapter.requested_formula =
+      "4·b·h·Nq·d [Q, O] + 4·b·h·ceil(Nq/block-q)·Nk·d [K, V; causal: the tiles up to the diagonal]";
+  chapter.compulsory_formula = "4·b·h·Nq·d [Q, O] + 4·b·hkv·Nk·d [K, V]";
+  return chapter;
+}
+
+}  // namespace flash::fa2_warp_partitioning
