@@ -77,6 +77,10 @@ struct ChapterInfo {
   /// is then held to what standard attention in the same precision reaches (reference/check.hpp).
   bool lse_from_rounded_scores = false;
 
+  /// The chapter sends tensors larger than L2 to HBM and back again and again (FlashAttention-1's O): HBM traffic lies
+  /// between the compulsory and the requested bytes, not near the compulsory ones.
+  bool rereads_hbm = false;
+
   /// Compiled tiles; empty where the chapter has no tiles to choose. The default is the first that `refusal` lets pass.
   std::vector<TileShape> tiles = {};
 };

@@ -82,6 +82,7 @@ inline ChapterInfo info() {
     for (const TensorRef& t : partial) traffic.add(t.name, 0, 0);
     return traffic;
   };
+  chapter.rereads_hbm = true;
   chapter.requested_formula =
       "b·h·Nq·d·(2·T [Q] + 8·(T-1) [O_partial] + 2 [O]) + b·h·Nq·16·(T-1) [m, l] + 4·b·h·Nk·d [K, V], "
       "T = ceil(Nk/block-kv)";
