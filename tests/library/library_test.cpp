@@ -154,7 +154,7 @@ Problem small_problem() {
   p.kv_heads = 2;
   p.seq_q = 9;
   p.seq_kv = 21;
-  p.head_dim = 40;
+  p.head_dim = 64;
   return p;
 }
 
@@ -277,7 +277,7 @@ TEST_CASE("a call that cannot be is refused with a code and one line that says w
   refused([](auto& c) { c.lse = nullptr; }, "LSE: the pointer is null");
   refused([](auto& c) { c.lse = reinterpret_cast<float*>(reinterpret_cast<char*>(c.lse) + 2); }, "LSE: the pointer");
   refused([](auto& c) { c.k.data = static_cast<char*>(c.k.data) + 8; }, "K: the pointer is not a multiple of 16 bytes");
-  refused([](auto& c) { c.v.row_stride += 4; }, "V: stride 84");
+  refused([](auto& c) { c.v.row_stride += 4; }, "V: stride 132");
   refused([](auto& c) { c.o.head_stride = -40; }, "O: stride -40");
   refused([](auto& c) { c.q.batch_stride = std::numeric_limits<std::int64_t>::max() / 8 * 8; }, "Q: ");
   refused([](auto& c) { c.o.batch_stride = 0; }, "O: ");
