@@ -32,6 +32,33 @@ __device__ __forceinline__ void load_tile(SharedTile<Element, Rows, Cols, Layout
   }
 }
 
+/// The same in two steps, by `Threads` threads, of which this is number `thread`: rows travel into registers while the
+/// threads do something else, and from there into the tile.
+template <int Threads, typename Element, int Rows, int Cols>
+struct RowsInFlight {
+  static constexpr int VectorSize = 16 / int(sizeof(Element)), ThreadsPerRow = Cols / VectorSize;
+  static constexpr int RowsAtOnce = Threads / ThreadsPerRow;
+  static_assert(32 % ThreadsPerRow == 0, "a warp moves whole rows, so that it asks for whole sectors");
+  static_assert(Rows % RowsAtOnce == 0, "all threads move equally much");
+  Vector<Element, VectorSize> values[Rows / RowsAtOnce];
+
+  __device__ __forceinline__ void load(int thread, const GlobalMatrix<const Element>& matrix, int first_row) {
+    const int thread_row = thread / ThreadsPerRow, col = thread % ThreadsPerRow * VectorSize;
+#pragma unroll
+    for (int i = 0; i < Rows / RowsAtOnce; ++i) {
+      const int row = first_row + i * RowsAtOnce + thread_row;
+      values[i] = {};
+      if (row < matrix.rows()) values[i] = load_vector<VectorSize>(matrix, row, col);
+    }
+  }
+  template <typename Layout>
+  __device__ __forceinline__ void store(int thread, SharedTile<Element, Rows, Cols, Layout>& tile) const {
+    const int thread_row = thread / ThreadsPerRow, col = thread % ThreadsPerRow * VectorSize;
+#pragma unroll
+    for (int i = 0; i < Rows / RowsAtOnce; ++i) tile.store_vector(i * RowsAtOnce + thread_row, col, values[i]);
+  }
+};
+
 /// The same by asynchronous copies of `Threads` threads, of which this is number `thread`: returns at once. The content
 /// is there after each thread has waited for its copies (cp_async_wait) and a barrier. `Inside`: the caller knows that
 /// all rows exist.

@@ -9,7 +9,10 @@
 //         O  = (l·exp(m − m')·O + exp(m~ − m')·P·V) / l'                 normalised at each step, as in the paper
 //
 // One block works on one (batch, head), as FlashAttention-1's kernel did, and its warps split the keys of the tile:
-// each computes S for its own keys, so row maxima, row sums and the warps' shares of P·V meet in shared memory.
+// each computes S for its own keys, so row maxima, row sums and the warps' shares of P·V meet in shared memory. A step
+// waits for that exchange again and again, and the largest K/V tile leaves an SM no room for a second block that could
+// compute meanwhile. So a block has two groups of warps that share K and V and take Q tiles in turn: each waits at its
+// own barriers, and one group's products fill the time that the other waits.
 //
 // O waits in HBM as fp32: rounded to 16 bits after every K/V tile, its error would grow with the number of tiles past
 // what standard attention makes. The last K/V tile writes the result in the output's type instead. Nothing reads what
@@ -30,19 +33,13 @@ namespace flash::MACHINE::fa1_tiling {
 
 // -- Tiles ------------------------------------------------------------------------------------------------------------
 
-constexpr int Warps = 4;
-constexpr int Threads = 32 * Warps;
+constexpr int Warps = 4, Groups = 2;  // warps that share a tile's keys, groups that share the Q tiles
+constexpr int GroupThreads = 32 * Warps, Threads = Groups * GroupThreads;
 constexpr int PieceCols = 64;  // columns of O that the warps sum up at once
 
-// The paper fills M elements of on-chip memory with four tiles: K, V of BlockKV rows, Q, O of BlockQ rows, and takes
-// BlockKV = ceil(M / 4d), BlockQ = min(BlockKV, d). Two blocks shall share an SM, so that one computes while the other
-// loads: half of its 228 KB, less the 1 KB that each block costs, is M = 57856 16-bit elements. At d = 128 that makes
-// BlockKV = 113, and 128 in whole instructions: 16 keys for each of 4 warps. BlockQ is not the paper's 113 but 32,
-// because O, which each warp sums up for itself in fp32, is held in registers and exchanged 64 columns at a time.
-template <typename Element, int HeadDim, int BlockQ, int BlockKV>
-struct Storage {
-  SharedTile<Element, BlockKV, HeadDim, Padded16> K;
-  SharedTile<Element, BlockKV, HeadDim, Padded16> V;
+/// What a group needs for the Q tile that it works on.
+template <typename Element, int HeadDim, int BlockQ>
+struct GroupStorage {
   union {
     SharedTile<Element, BlockQ, HeadDim, Padded16> Q;                   // until S is computed
     SharedTile<float, Warps * BlockQ, PieceCols, Padded32> O_of_warps;  // warp w's share of P·V from row w·BlockQ on
@@ -53,20 +50,32 @@ struct Storage {
   SharedVector<float, BlockQ> weight_new;  // exp(m~ − m') / l'
 };
 
+// The paper fills M elements of on-chip memory with four tiles: K, V of BlockKV rows, Q, O of BlockQ rows, and takes
+// BlockKV = ceil(M / 4d), BlockQ = min(BlockKV, d). A block may have 227 KB, so M is 116224 16-bit elements: at d = 128
+// that makes BlockKV = 227, and 256 in whole instructions (16 keys for each of 4 warps, a power of two of them). BlockQ
+// is not d but 32, because O, which each warp sums up for itself in fp32, is held in registers and exchanged 64 columns
+// at a time, so K and V may have more than their half.
+template <typename Element, int HeadDim, int BlockQ, int BlockKV>
+struct Storage {
+  SharedTile<Element, BlockKV, HeadDim, Padded16> K;
+  SharedTile<Element, BlockKV, HeadDim, Padded16> V;
+  GroupStorage<Element, HeadDim, BlockQ> group[Groups];
+};
+
 // -- The kernel -------------------------------------------------------------------------------------------------------
 
 template <typename Element, int HeadDim, int BlockQ, int BlockKV>
-__global__ void __launch_bounds__(Threads, 2)
+__global__ void __launch_bounds__(Threads, 1)
     fa1_kernel(GlobalTensor<const Element> q, GlobalTensor<const Element> k, GlobalTensor<const Element> v,
                GlobalTensor<Element> o, GlobalTensor<float> o_partial, GlobalTensor<float> m_partial,
                GlobalTensor<float> l_partial, GlobalTensor<float> lse, AttentionShape shape) {
   constexpr int KeysPerWarp = BlockKV / Warps;
   constexpr int RowTiles = BlockQ / 16, KeyTiles = KeysPerWarp / 8;
-  constexpr int PieceVectors = BlockQ * PieceCols / 4 / Threads;  // 16-byte pieces of the summed O for each thread
+  constexpr int PieceVectors = BlockQ * PieceCols / 4 / GroupThreads;  // 16-byte pieces of the summed O for each thread
   static_assert(KeysPerWarp % 16 == 0, "P·V takes a warp's keys in sixteens");
   static_assert(BlockQ % 16 == 0 && BlockQ <= 32, "products have 16 rows; one warp accesses the statistics of a tile");
   static_assert(HeadDim % PieceCols == 0, "O is summed up in whole pieces");
-  static_assert(BlockQ * PieceCols / 4 % Threads == 0, "threads share a piece evenly");
+  static_assert(BlockQ * PieceCols / 4 % GroupThreads == 0, "threads share a piece evenly");
   auto& smem = shared_storage<Storage<Element, HeadDim, BlockQ, BlockKV>>();
 
   const int batch = int(blockIdx.x) / shape.heads, head = int(blockIdx.x) % shape.heads;
@@ -77,34 +86,48 @@ __global__ void __launch_bounds__(Threads, 2)
   const auto O_partial = o_partial.head(batch, head);            // [seq_q, HeadDim]
   const auto m_old = m_partial.vector(batch, head);              // [seq_q]
   const auto l_old = l_partial.vector(batch, head);              // [seq_q]
-  const int thread = int(threadIdx.x), warp = int(threadIdx.x / 32);
+
+  const int group = int(threadIdx.x / GroupThreads), thread = int(threadIdx.x % GroupThreads), warp = thread / 32;
+  auto& own = smem.group[group];
+  const auto group_barrier = [&] { named_barrier_sync(1 + group, GroupThreads); };
   const int warp_key = warp * KeysPerWarp;  // of the K/V tile
   const float scale_log2 = shape.scale * Log2E;
 
   const int kv_blocks = ceil_div(shape.seq_kv, BlockKV), q_blocks = ceil_div(shape.seq_q, BlockQ);
   for (int kv_block = 0; kv_block < kv_blocks; ++kv_block) {
     const bool first = kv_block == 0, last = kv_block == kv_blocks - 1;
+    RowsInFlight<GroupThreads, Element, BlockQ, HeadDim> next_Q;
+    next_Q.load(thread, Q, group * BlockQ);
+    __syncthreads();  // all groups are done with the last K/V tile
     load_tile<Threads>(smem.K, K, kv_block * BlockKV);
     load_tile<Threads>(smem.V, V, kv_block * BlockKV);
+    __syncthreads();
 
-    for (int q_block = 0; q_block < q_blocks; ++q_block) {
+    for (int q_block = group; q_block < q_blocks; q_block += Groups) {
       const int q_row = q_block * BlockQ;
-      load_tile<Threads>(smem.Q, Q, q_row);
-      __syncthreads();
+      next_Q.store(thread, own.Q);
+      group_barrier();
+      next_Q.load(thread, Q, q_row + Groups * BlockQ);  // travels while this tile is worked on
+      const bool has_row =
+          thread < BlockQ && q_row + thread < shape.seq_q;  // of m and l, which travel while S is computed
+      const float m_before = has_row && !first ? m_old.load(q_row + thread) : NothingSeen;
+      const float l_before = has_row && !first ? l_old.load(q_row + thread) : 0.0f;
 
       // -- S = Q·K^T for this warp's keys, and their row maxima
       Accumulator S[RowTiles][KeyTiles] = {};  // [BlockQ, KeysPerWarp]
-      multiply_transposed<Element>(S, smem.Q, 0, smem.K, warp_key);
-      mask_scores(S, shape, q_row, kv_block * BlockKV + warp_key);
+      multiply_transposed<Element>(S, own.Q, 0, smem.K, warp_key);
+      // The first row sees the fewest keys: a tile that it sees whole needs no mask.
+      const bool masked = (kv_block + 1) * BlockKV > shape.visible_keys(q_row);
+      if (masked) mask_scores(S, shape, q_row, kv_block * BlockKV + warp_key);
 #pragma unroll
       for (int r = 0; r < RowTiles; ++r) {
 #pragma unroll
         for (int h = 0; h < 2; ++h) {
           const float maximum = scale_log2 * row_maximum(S[r], h);
-          if (thread % 4 == 0) smem.row_max.store(warp, 16 * r + Accumulator::row(h), maximum);
+          if (thread % 4 == 0) own.row_max.store(warp, 16 * r + Accumulator::row(h), maximum);
         }
       }
-      __syncthreads();
+      group_barrier();
 
       // -- m~ = rowmax(S) over all warps, P = exp(S − m~), l~ = rowsum(P)
       FragmentA P[RowTiles][KeyTiles / 2];  // [BlockQ, KeysPerWarp]
@@ -116,7 +139,7 @@ __global__ void __launch_bounds__(Threads, 2)
           m_tile[h] = NothingSeen;
 #pragma unroll
           for (int w = 0; w < Warps; ++w) {
-            m_tile[h] = fmaxf(m_tile[h], smem.row_max.load(w, 16 * r + Accumulator::row(h)));
+            m_tile[h] = fmaxf(m_tile[h], own.row_max.load(w, 16 * r + Accumulator::row(h)));
           }
         }
 #pragma unroll
@@ -124,28 +147,26 @@ __global__ void __launch_bounds__(Threads, 2)
 #pragma unroll
         for (int h = 0; h < 2; ++h) {
           const float sum = quad_sum(l_tile[h]);
-          if (thread % 4 == 0) smem.row_sum.store(warp, 16 * r + Accumulator::row(h), sum);
+          if (thread % 4 == 0) own.row_sum.store(warp, 16 * r + Accumulator::row(h), sum);
         }
       }
-      __syncthreads();
+      group_barrier();
 
       // -- m', l' and the weights of O and P·V: one thread for each row
-      if (thread < BlockQ && q_row + thread < shape.seq_q) {
+      if (has_row) {
         const int row = q_row + thread;
         float m_tile = NothingSeen, l_tile = 0.0f;
 #pragma unroll
         for (int w = 0; w < Warps; ++w) {
-          m_tile = fmaxf(m_tile, smem.row_max.load(w, thread));
-          l_tile += smem.row_sum.load(w, thread);
+          m_tile = fmaxf(m_tile, own.row_max.load(w, thread));
+          l_tile += own.row_sum.load(w, thread);
         }
-        const float m_before = first ? NothingSeen : m_old.load(row);
-        const float l_before = first ? 0.0f : l_old.load(row);
         const float m_new = fmaxf(m_before, m_tile);
         const float keep = l_before * exp2_approx(m_before - m_new), add = exp2_approx(m_tile - m_new);
         const float l_new = keep + add * l_tile;
         const float inverse = inverse_sum(l_new);
-        smem.weight_old.store(thread, keep * inverse);
-        smem.weight_new.store(thread, add * inverse);
+        own.weight_old.store(thread, keep * inverse);
+        own.weight_new.store(thread, add * inverse);
         if (last) {
           lse.vector(batch, head).store(row, log_sum_exp(m_new, l_new));
         } else {
@@ -160,7 +181,7 @@ __global__ void __launch_bounds__(Threads, 2)
         Vector<float, 4> before[PieceVectors];  // asked for early: it travels while the product is computed
 #pragma unroll
         for (int i = 0; i < PieceVectors; ++i) {
-          const int row = q_row + (i * Threads + thread) / (PieceCols / 4);
+          const int row = q_row + (i * GroupThreads + thread) / (PieceCols / 4);
           const int col = piece + thread % (PieceCols / 4) * 4;
           before[i] = {};
           if (!first && row < shape.seq_q) before[i] = load_vector<4>(O_partial, row, col);
@@ -168,21 +189,21 @@ __global__ void __launch_bounds__(Threads, 2)
 
         Accumulator PV[RowTiles][PieceCols / 8] = {};  // [BlockQ, PieceCols]
         multiply<Element>(PV, P, smem.V, 0, piece, warp_key);
-        store_accumulators(smem.O_of_warps, warp * BlockQ, PV);
-        __syncthreads();
+        store_accumulators(own.O_of_warps, warp * BlockQ, PV);
+        group_barrier();
 
 #pragma unroll
         for (int i = 0; i < PieceVectors; ++i) {
-          const int row = (i * Threads + thread) / (PieceCols / 4), col = thread % (PieceCols / 4) * 4;
+          const int row = (i * GroupThreads + thread) / (PieceCols / 4), col = thread % (PieceCols / 4) * 4;
           if (q_row + row >= shape.seq_q) continue;
           Vector<float, 4> sum = {};
 #pragma unroll
           for (int w = 0; w < Warps; ++w) {
-            const auto share = load_vector<4>(smem.O_of_warps, w * BlockQ + row, col);
+            const auto share = load_vector<4>(own.O_of_warps, w * BlockQ + row, col);
 #pragma unroll
             for (int j = 0; j < 4; ++j) sum[j] += share[j];
           }
-          const float weight_old = smem.weight_old.load(row), weight_new = smem.weight_new.load(row);
+          const float weight_old = own.weight_old.load(row), weight_new = own.weight_new.load(row);
 #pragma unroll
           for (int j = 0; j < 4; ++j) sum[j] = weight_old * before[i][j] + weight_new * sum[j];
           if (last) {
@@ -194,7 +215,7 @@ __global__ void __launch_bounds__(Threads, 2)
             O_partial.store_vector(q_row + row, piece + col, sum);
           }
         }
-        __syncthreads();  // Q or the next piece may take O_of_warps's place
+        group_barrier();  // Q or the next piece may take O_of_warps's place
       }
     }
   }
@@ -206,8 +227,6 @@ template <typename Element, int HeadDim, int BlockQ, int BlockKV>
 void launch_tile(const AttentionCall& call, Machine& machine) {
   using BlockStorage = Storage<Element, HeadDim, BlockQ, BlockKV>;
   static_assert(sizeof(BlockStorage) <= 227 * 1024, "the storage of one block fits the shared memory of an SM");
-  static_assert(HeadDim * BlockKV > 128 * 128 || 2 * (sizeof(BlockStorage) + 1024) <= 228 * 1024,
-                "two blocks fit, but for the largest tiles");
   machine.launch({"fa1", {call.problem.batch * call.problem.heads}, Threads, sizeof(BlockStorage)},
                  fa1_kernel<Element, HeadDim, BlockQ, BlockKV>, GlobalTensor<const Element>(call.q),
                  GlobalTensor<const Element>(call.k), GlobalTensor<const Element>(call.v),
