@@ -222,6 +222,18 @@ std::vector<RowId> sample_rows(const Problem& problem, std::int64_t count, const
     }
     sample.insert({head / problem.heads, head % problem.heads, row});
   }
+
+  // Causal: the first rows see few keys, so that their outputs are large and err most. The limit is the error of
+  // standard attention on these same rows, and a few of them would say little about it.
+  if (problem.causal) {
+    const std::int64_t first = std::max<std::int64_t>(0, problem.seq_q - problem.seq_kv);
+    const std::int64_t step = (heads + 63) / 64;
+    for (std::int64_t head = 0; head < heads; head += step) {
+      for (std::int64_t i = first; i <= std::min(first + 3, last_row); ++i) {
+        sample.insert({head / problem.heads, head % problem.heads, i});
+      }
+    }
+  }
   return {sample.begin(), sample.end()};
 }
 

@@ -27,7 +27,8 @@ std::vector<RowId> all_rows(const Problem& problem);
 /// The rows to check, ordered and each once: all rows of a problem of at most kFullCheckPairs; otherwise about `count`:
 /// the first and the last row of the corner heads; in the first and the last head the rows at `tiles`' edges near both
 /// ends of the sequence, and around the first row that sees a key; the rest, half of it at tile edges, drawn by a fixed
-/// seed and spread over all batches and heads.
+/// seed and spread over all batches and heads. Causal problems have the first rows that see a key of up to 64 heads
+/// besides.
 std::vector<RowId> sample_rows(const Problem& problem, std::int64_t count = 256,
                                const std::vector<std::int64_t>& tiles = {16, 64, 128});
 

@@ -10,6 +10,7 @@
 
 #include "common/layout.hpp"
 #include "common/problem.hpp"
+#include "common/ptx/global.hpp"
 #include "common/vector.hpp"
 
 namespace flash::gpu {
@@ -57,6 +58,21 @@ __device__ __forceinline__ void store_as_one(Value* at, const Vector<Value, N>& 
   *reinterpret_cast<Word*>(at) = bits;
 }
 
+/// The same to global memory, through PTX where the compiler would split it.
+template <typename Value, int N>
+__device__ __forceinline__ void store_global_as_one(Value* at, const Vector<Value, N>& value) {
+  using Word = decltype(word<int(sizeof(Value)) * N>());
+  Word bits;
+  memcpy(&bits, &value, sizeof(Word));
+  if constexpr (sizeof(Word) == 16) {
+    store_global_16(at, bits);
+  } else if constexpr (sizeof(Word) == 8) {
+    store_global_8(at, bits);
+  } else {
+    *reinterpret_cast<Word*>(at) = bits;
+  }
+}
+
 }  // namespace detail
 
 /// [rows, cols] of one head; rows are row_stride elements apart, columns are neighbours.
@@ -82,7 +98,7 @@ class GlobalMatrix {
   template <int N>
   __device__ __forceinline__ void store_vector(std::int64_t row, std::int64_t col,
                                                const Vector<Value, N>& value) const {
-    detail::store_as_one(element(row, col), value);
+    detail::store_global_as_one(element(row, col), value);
   }
   /// For cp.async: the address of 16 bytes at (row, col).
   __device__ __forceinline__ GlobalAddress address(std::int64_t row, std::int64_t col) const {
