@@ -25,6 +25,7 @@
 #include "common/dtype.hpp"
 #include "common/error.hpp"
 #include "tests/catch.hpp"
+#include "tests/support/temporary_folder.hpp"
 
 namespace fs = std::filesystem;
 using flash::NpyArray;
@@ -39,28 +40,7 @@ std::string data_file(const std::string& name) {
   return (fs::path(__FILE__).parent_path() / "data" / "npy" / name).string();
 }
 
-/// An empty folder of its own, removed at the end of its life.
-class Folder {
- public:
-  Folder() {
-    std::string name = (fs::temp_directory_path() / "flash-npy-test-XXXXXX").string();
-    if (!::mkdtemp(name.data())) throw std::runtime_error("mkdtemp");
-    path_ = name;
-  }
-  ~Folder() {
-    std::error_code error;
-    fs::permissions(path_, fs::perms::owner_all, error);
-    fs::remove_all(path_, error);
-  }
-  std::string operator/(const std::string& name) const { return (path_ / name).string(); }
-  std::size_t entries() const {
-    return std::size_t(std::distance(fs::directory_iterator(path_), fs::directory_iterator()));
-  }
-  const fs::path& path() const { return path_; }
-
- private:
-  fs::path path_;
-};
+using Folder = flash::test::TemporaryFolder;
 
 std::string contents(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
@@ -316,7 +296,7 @@ TEST_CASE("npy: what was written is read back, bit for bit") {
   round_trip(std::vector<float>{1.0f, -0.0f, INFINITY, NAN, 1e-45f, 3.4e38f}, "<f4", {1, 2, 3, 1});
   round_trip(std::vector<double>{1.0, -0.0, INFINITY, NAN, 5e-324, 1.7e308}, "<f8", {6});
   round_trip(std::vector<double>{2.5}, "<f8", {});
-  CHECK(folder.entries() == 1);
+  CHECK(folder.entries().size() == 1);
 }
 
 TEST_CASE("npy: a written file is the one that NumPy writes") {
@@ -355,7 +335,7 @@ TEST_CASE("npy: an existing file is replaced as a whole and a link stays a link"
   CHECK(fs::is_symlink(link));
   CHECK(read_npy(path).shape == std::vector<std::int64_t>{1});
   CHECK(read_npy(path).as_float(0) == 1.0f);
-  CHECK(folder.entries() == 2);
+  CHECK(folder.entries().size() == 2);
 
   fs::create_symlink("nowhere.npy", folder / "dangling.npy");
   CHECK(contains(writable_error(folder / "dangling.npy"), "does not exist"));
@@ -391,7 +371,7 @@ TEST_CASE("npy: a target that cannot be written is refused and nothing is left b
     CHECK_FALSE(contains(error, "\n"));
     CHECK_THROWS_AS(write_npy(c.path, shape, "<f4", bytes_of(values)), UsageError);
   }
-  CHECK(folder.entries() == 2);
+  CHECK(folder.entries().size() == 2);
   CHECK(contents(folder / "file") == "x");
 
   if (::geteuid() != 0) {  // root may write anywhere
@@ -406,11 +386,11 @@ TEST_CASE("npy: a target that cannot be written is refused and nothing is left b
 TEST_CASE("npy: asking whether a file can be written neither creates nor changes it") {
   const Folder folder;
   require_writable(folder / "new.npy");
-  CHECK(folder.entries() == 0);
+  CHECK(folder.entries().size() == 0);
   put(folder / "old.npy", "old contents");
   require_writable(folder / "old.npy");
   CHECK(contents(folder / "old.npy") == "old contents");
-  CHECK(folder.entries() == 1);
+  CHECK(folder.entries().size() == 1);
 }
 
 TEST_CASE("npy: arguments of the writer that contradict each other are an error of the program") {
@@ -420,7 +400,7 @@ TEST_CASE("npy: arguments of the writer that contradict each other are an error 
   CHECK_THROWS_AS(write_npy(path, std::vector<std::int64_t>{3}, "<f4", bytes_of(values)), std::invalid_argument);
   CHECK_THROWS_AS(write_npy(path, std::vector<std::int64_t>{-2}, "<f4", bytes_of(values)), std::invalid_argument);
   CHECK_THROWS_AS(write_npy(path, std::vector<std::int64_t>{2}, ">f4", bytes_of(values)), std::invalid_argument);
-  CHECK(folder.entries() == 0);
+  CHECK(folder.entries().size() == 0);
 }
 
 TEST_CASE("npy: a write that fails half-way leaves the old file and no other") {
@@ -446,7 +426,7 @@ TEST_CASE("npy: a write that fails half-way leaves the old file and no other") {
   REQUIRE(::waitpid(child, &status, 0) == child);
   CHECK((WIFEXITED(status) && WEXITSTATUS(status) == 42));
   CHECK(contents(path) == "old contents");
-  CHECK(folder.entries() == 1);
+  CHECK(folder.entries().size() == 1);
 }
 
 TEST_CASE("npy: a signal in the middle of a write leaves no file that is not whole") {
