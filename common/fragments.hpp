@@ -54,10 +54,10 @@ __device__ __forceinline__ void load_a_tiles(FragmentA (&a)[RowTiles][Depth], co
 
 /// The [16, 16] piece of `tile` as right operands: of a product that sums over the tile's rows (P·V).
 template <typename Tile>
-__device__ __forceinline__ FragmentB2 load_b(const Tile& tile, int row, int col, int warp_row = 0) {
+__device__ __forceinline__ FragmentB2 load_b(const Tile& tile, int row, int col, int warp_row = 0, int warp_col = 0) {
   const int lane = int(threadIdx.x % 32);
   std::uint32_t matrices[4];
-  ldmatrix_x4_trans(matrices, tile.lane_address(row, col, warp_row + lane % 16, lane / 16 * 8));
+  ldmatrix_x4_trans(matrices, tile.lane_address(row, col, warp_row + lane % 16, warp_col + lane / 16 * 8));
   return {{{matrices[0], matrices[1]}, {matrices[2], matrices[3]}}};
 }
 
@@ -136,22 +136,41 @@ __device__ __forceinline__ void multiply_transposed(Accumulator (&S)[RowTiles][K
 /// As above, warp_key is what differs from warp to warp, and key and col are what a loop unrolls.
 template <typename Element, int RowTiles, int KeyTiles, int ColTiles, typename VTile>
 __device__ __forceinline__ void multiply(Accumulator (&O)[RowTiles][ColTiles], const FragmentA (&P)[RowTiles][KeyTiles],
-                                         const VTile& V, int key, int col, int warp_key = 0) {
+                                         const VTile& V, int key, int col, int warp_key = 0, int warp_col = 0) {
   static_assert(ColTiles % 2 == 0, "columns come in sixteens");
 #pragma unroll
   for (int k = 0; k < KeyTiles; ++k) {
 #pragma unroll
     for (int c = 0; c < ColTiles; c += 2) {
-      const FragmentB2 v = load_b(V, key + 16 * k, col + 8 * c, warp_key);
+      const FragmentB2 v = load_b(V, key + 16 * k, col + 8 * c, warp_key, warp_col);
 #pragma unroll
       for (int r = 0; r < RowTiles; ++r) multiply_add<Element>(&O[r][c], P[r][k], v);
     }
   }
 }
 
-/// Accumulators into a shared tile from (row, 0) on, rounded where its elements have 16 bits.
+/// Accumulators from an fp32 shared tile, from (row, col) on.
+template <int RowTiles, int ColTiles, int Rows, int Cols, typename Layout>
+__device__ __forceinline__ void load_accumulators(Accumulator (&O)[RowTiles][ColTiles],
+                                                  const SharedTile<float, Rows, Cols, Layout>& tile, int row, int col) {
+#pragma unroll
+  for (int r = 0; r < RowTiles; ++r) {
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+#pragma unroll
+      for (int c = 0; c < ColTiles; ++c) {
+        const auto pair =
+            load_vector<2>(tile, row + 16 * r + Accumulator::row(h), col + 8 * c + Accumulator::column(0));
+        O[r][c].value[2 * h] = pair[0];
+        O[r][c].value[2 * h + 1] = pair[1];
+      }
+    }
+  }
+}
+
+/// Accumulators into a shared tile from (row, col) on, rounded where its elements have 16 bits.
 template <int RowTiles, int ColTiles, typename Element, int Rows, int Cols, typename Layout>
-__device__ __forceinline__ void store_accumulators(SharedTile<Element, Rows, Cols, Layout>& tile, int row,
+__device__ __forceinline__ void store_accumulators(SharedTile<Element, Rows, Cols, Layout>& tile, int row, int col,
                                                    const Accumulator (&O)[RowTiles][ColTiles]) {
 #pragma unroll
   for (int r = 0; r < RowTiles; ++r) {
@@ -160,7 +179,7 @@ __device__ __forceinline__ void store_accumulators(SharedTile<Element, Rows, Col
 #pragma unroll
       for (int c = 0; c < ColTiles; ++c) {
         const float* pair = &O[r][c].value[2 * h];
-        tile.store_vector(row + 16 * r + Accumulator::row(h), 8 * c + Accumulator::column(0),
+        tile.store_vector(row + 16 * r + Accumulator::row(h), col + 8 * c + Accumulator::column(0),
                           Vector<Element, 2>{from_float<Element>(pair[0]), from_float<Element>(pair[1])});
       }
     }

@@ -14,21 +14,26 @@ __device__ __forceinline__ void load_tile(SharedTile<Element, Rows, Cols, Layout
                                           const GlobalMatrix<const Element>& matrix, int first_row) {
   constexpr int ThreadsPerRow = Cols * int(sizeof(Element)) / 16, RowsAtOnce = Threads / ThreadsPerRow;
   constexpr int VectorSize = 16 / int(sizeof(Element));
-  constexpr int Loads = Rows / RowsAtOnce, InFlight = Loads < 8 ? Loads : 8;
+  constexpr int Loads = (Rows + RowsAtOnce - 1) / RowsAtOnce, InFlight = Loads < 8 ? Loads : 8;
+  constexpr bool Whole = Rows % (RowsAtOnce * InFlight) == 0;  // all threads move equally much
   static_assert(32 % ThreadsPerRow == 0, "a warp moves whole rows, so that it asks for whole sectors");
-  static_assert(Rows % (RowsAtOnce * InFlight) == 0, "all threads move equally much");
   const int thread_row = int(threadIdx.x / ThreadsPerRow), col = int(threadIdx.x % ThreadsPerRow) * VectorSize;
 #pragma unroll 1
   for (int load = 0; load < Loads; load += InFlight) {
     Vector<Element, VectorSize> values[InFlight];
 #pragma unroll
     for (int i = 0; i < InFlight; ++i) {
-      const int row = first_row + (load + i) * RowsAtOnce + thread_row;
+      const int row = (load + i) * RowsAtOnce + thread_row;
       values[i] = {};
-      if (row < matrix.rows()) values[i] = load_vector<VectorSize>(matrix, row, col);
+      if ((Whole || row < Rows) && first_row + row < matrix.rows()) {
+        values[i] = load_vector<VectorSize>(matrix, first_row + row, col);
+      }
     }
 #pragma unroll
-    for (int i = 0; i < InFlight; ++i) tile.store_vector((load + i) * RowsAtOnce + thread_row, col, values[i]);
+    for (int i = 0; i < InFlight; ++i) {
+      const int row = (load + i) * RowsAtOnce + thread_row;
+      if (Whole || row < Rows) tile.store_vector(row, col, values[i]);
+    }
   }
 }
 

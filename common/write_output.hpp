@@ -24,7 +24,7 @@ __device__ __forceinline__ void write_output(Accumulator (&O)[RowTiles][ColTiles
       for (int c = 0; c < ColTiles; ++c) O[r][c].scale_row(h, inverse);
     }
   }
-  store_accumulators(tile, tile_row, O);
+  store_accumulators(tile, tile_row, 0, O);
   __syncwarp();
   store_rows<16 * RowTiles>(o, first_row, tile, tile_row);
 }

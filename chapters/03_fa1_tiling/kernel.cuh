@@ -6,13 +6,16 @@
 //       for each Q tile:                                                 the inner loop
 //         S = scale·Q·K^T;  m~ = rowmax(S);  P = exp(S − m~);  l~ = rowsum(P)
 //         m' = max(m, m~);  l' = l·exp(m − m') + l~·exp(m~ − m')
-//         O  = (l·exp(m − m')·O + exp(m~ − m')·P·V) / l'                 normalised at each step, as in the paper
+//         O  = (l·exp(m − m')·O + exp(m~ − m')·P·V) / l'          normalised at each step, as in the paper
 //
 // One block works on one (batch, head), as FlashAttention-1's kernel did, and its warps split the keys of the tile:
 // each computes S for its own keys, so row maxima, row sums and the warps' shares of P·V meet in shared memory. A step
 // waits for that exchange again and again, and the largest K/V tile leaves an SM no room for a second block that could
-// compute meanwhile. So a block has two groups of warps that share K and V and take Q tiles in turn: each waits at its
-// own barriers, and one group's products fill the time that the other waits.
+// compute meanwhile. So a block has groups of warps that share K and V and take Q tiles in turn: each waits at its own
+// barriers, and the other groups' products fill the time.
+//
+// P·V is summed up in shared memory, a quarter of the columns for each warp at a time: a warp adds its share to one
+// quarter, waits, and goes on to the next, until each has been at all four. It then completes the one it came to last.
 //
 // O waits in HBM as fp32: rounded to 16 bits after every K/V tile, its error would grow with the number of tiles past
 // what standard attention makes. The last K/V tile writes the result in the output's type instead. Nothing reads what
@@ -33,19 +36,26 @@ namespace flash::MACHINE::fa1_tiling {
 
 // -- Tiles ------------------------------------------------------------------------------------------------------------
 
-constexpr int Warps = 4, Groups = 2;  // warps that share a tile's keys, groups that share the Q tiles
-constexpr int GroupThreads = 32 * Warps, Threads = Groups * GroupThreads;
-constexpr int PieceCols = 64;  // columns of O that the warps sum up at once
+constexpr int Warps = 4;  // that share a tile's keys
+constexpr int GroupThreads = 32 * Warps;
+
+/// Groups of warps, which share the Q tiles: as many as shared memory holds beside K and V.
+template <int HeadDim>
+constexpr int Groups = HeadDim == 256 ? 2 : 3;
+template <int HeadDim>
+constexpr int Threads = Groups<HeadDim>* GroupThreads;
+
+/// Columns of P·V that are summed up at once.
+template <int HeadDim>
+constexpr int SumCols = HeadDim < 128 ? HeadDim : 128;
 
 /// What a group needs for the Q tile that it works on.
 template <typename Element, int HeadDim, int BlockQ>
 struct GroupStorage {
-  union {
-    SharedTile<Element, BlockQ, HeadDim, Padded16> Q;                   // until S is computed
-    SharedTile<float, Warps * BlockQ, PieceCols, Padded32> O_of_warps;  // warp w's share of P·V from row w·BlockQ on
-  };
-  SharedTile<float, Warps, BlockQ> row_max;  // of each warp's keys
-  SharedTile<float, Warps, BlockQ> row_sum;
+  SharedTile<Element, BlockQ, HeadDim, Padded16> Q;
+  SharedTile<float, BlockQ, SumCols<HeadDim>, Padded32> PV;  // the sum over the warps that have been there
+  SharedTile<float, BlockQ, Warps> row_max;                  // of each warp's keys
+  SharedTile<float, BlockQ, Warps> row_sum;
   SharedVector<float, BlockQ> weight_old;  // l·exp(m − m') / l'
   SharedVector<float, BlockQ> weight_new;  // exp(m~ − m') / l'
 };
@@ -53,29 +63,39 @@ struct GroupStorage {
 // The paper fills M elements of on-chip memory with four tiles: K, V of BlockKV rows, Q, O of BlockQ rows, and takes
 // BlockKV = ceil(M / 4d), BlockQ = min(BlockKV, d). A block may have 227 KB, so M is 116224 16-bit elements: at d = 128
 // that makes BlockKV = 227, and 256 in whole instructions (16 keys for each of 4 warps, a power of two of them). BlockQ
-// is not d but 32, because O, which each warp sums up for itself in fp32, is held in registers and exchanged 64 columns
-// at a time, so K and V may have more than their half.
+// is not d but 32, so that each group has room for its own, and K and V may have more than their half.
 template <typename Element, int HeadDim, int BlockQ, int BlockKV>
 struct Storage {
   SharedTile<Element, BlockKV, HeadDim, Padded16> K;
   SharedTile<Element, BlockKV, HeadDim, Padded16> V;
-  GroupStorage<Element, HeadDim, BlockQ> group[Groups];
+  GroupStorage<Element, HeadDim, BlockQ> group[Groups<HeadDim>];
 };
+
+/// P·V for a warp's keys, `Cols` columns of V from v_col on, added to what other warps left in columns `col` .. of
+/// `sum`.
+template <typename Element, int Cols, typename SumTile, int RowTiles, int KeyTiles, typename VTile>
+__device__ __forceinline__ void add_share(SumTile& sum, int col, bool first, const FragmentA (&P)[RowTiles][KeyTiles],
+                                          const VTile& V, int warp_key, int v_col) {
+  Accumulator PV[RowTiles][Cols / 8] = {};
+  if (!first) load_accumulators(PV, sum, 0, col);
+  multiply<Element>(PV, P, V, 0, 0, warp_key, v_col);
+  store_accumulators(sum, 0, col, PV);
+}
 
 // -- The kernel -------------------------------------------------------------------------------------------------------
 
 template <typename Element, int HeadDim, int BlockQ, int BlockKV>
-__global__ void __launch_bounds__(Threads, 1)
+__global__ void __launch_bounds__(Threads<HeadDim>, 1)
     fa1_kernel(GlobalTensor<const Element> q, GlobalTensor<const Element> k, GlobalTensor<const Element> v,
                GlobalTensor<Element> o, GlobalTensor<float> o_partial, GlobalTensor<float> m_partial,
                GlobalTensor<float> l_partial, GlobalTensor<float> lse, AttentionShape shape) {
   constexpr int KeysPerWarp = BlockKV / Warps;
   constexpr int RowTiles = BlockQ / 16, KeyTiles = KeysPerWarp / 8;
-  constexpr int PieceVectors = BlockQ * PieceCols / 4 / GroupThreads;  // 16-byte pieces of the summed O for each thread
+  constexpr int PieceCols = SumCols<HeadDim> / Warps;
+  constexpr int RowsAtOnce = 32 * 4 / PieceCols;  // of a piece, when a warp moves 4 columns a lane
   static_assert(KeysPerWarp % 16 == 0, "P·V takes a warp's keys in sixteens");
   static_assert(BlockQ % 16 == 0 && BlockQ <= 32, "products have 16 rows; one warp accesses the statistics of a tile");
-  static_assert(HeadDim % PieceCols == 0, "O is summed up in whole pieces");
-  static_assert(BlockQ * PieceCols / 4 % GroupThreads == 0, "threads share a piece evenly");
+  static_assert(PieceCols % 16 == 0, "products have 16 columns");
   auto& smem = shared_storage<Storage<Element, HeadDim, BlockQ, BlockKV>>();
 
   const int batch = int(blockIdx.x) / shape.heads, head = int(blockIdx.x) % shape.heads;
@@ -87,31 +107,26 @@ __global__ void __launch_bounds__(Threads, 1)
   const auto m_old = m_partial.vector(batch, head);              // [seq_q]
   const auto l_old = l_partial.vector(batch, head);              // [seq_q]
 
-  const int group = int(threadIdx.x / GroupThreads), thread = int(threadIdx.x % GroupThreads), warp = thread / 32;
+  const int group = int(threadIdx.x / GroupThreads), thread = int(threadIdx.x % GroupThreads);
+  const int warp = thread / 32, lane = thread % 32;
   auto& own = smem.group[group];
   const auto group_barrier = [&] { named_barrier_sync(1 + group, GroupThreads); };
   const int warp_key = warp * KeysPerWarp;  // of the K/V tile
   const float scale_log2 = shape.scale * Log2E;
 
   const int kv_blocks = ceil_div(shape.seq_kv, BlockKV), q_blocks = ceil_div(shape.seq_q, BlockQ);
+  RowsInFlight<GroupThreads, Element, BlockQ, HeadDim> next_Q;
+  next_Q.load(thread, Q, group * BlockQ);
+  next_Q.store(thread, own.Q);
   for (int kv_block = 0; kv_block < kv_blocks; ++kv_block) {
     const bool first = kv_block == 0, last = kv_block == kv_blocks - 1;
-    RowsInFlight<GroupThreads, Element, BlockQ, HeadDim> next_Q;
-    next_Q.load(thread, Q, group * BlockQ);
     __syncthreads();  // all groups are done with the last K/V tile
-    load_tile<Threads>(smem.K, K, kv_block * BlockKV);
-    load_tile<Threads>(smem.V, V, kv_block * BlockKV);
+    load_tile<Threads<HeadDim>>(smem.K, K, kv_block * BlockKV);
+    load_tile<Threads<HeadDim>>(smem.V, V, kv_block * BlockKV);
     __syncthreads();
 
-    for (int q_block = group; q_block < q_blocks; q_block += Groups) {
+    for (int q_block = group; q_block < q_blocks; q_block += Groups<HeadDim>) {
       const int q_row = q_block * BlockQ;
-      next_Q.store(thread, own.Q);
-      group_barrier();
-      next_Q.load(thread, Q, q_row + Groups * BlockQ);  // travels while this tile is worked on
-      const bool has_row =
-          thread < BlockQ && q_row + thread < shape.seq_q;  // of m and l, which travel while S is computed
-      const float m_before = has_row && !first ? m_old.load(q_row + thread) : NothingSeen;
-      const float l_before = has_row && !first ? l_old.load(q_row + thread) : 0.0f;
 
       // -- S = Q·K^T for this warp's keys, and their row maxima
       Accumulator S[RowTiles][KeyTiles] = {};  // [BlockQ, KeysPerWarp]
@@ -124,7 +139,7 @@ __global__ void __launch_bounds__(Threads, 1)
 #pragma unroll
         for (int h = 0; h < 2; ++h) {
           const float maximum = scale_log2 * row_maximum(S[r], h);
-          if (thread % 4 == 0) own.row_max.store(warp, 16 * r + Accumulator::row(h), maximum);
+          if (lane % 4 == 0) own.row_max.store(16 * r + Accumulator::row(h), warp, maximum);
         }
       }
       group_barrier();
@@ -136,73 +151,73 @@ __global__ void __launch_bounds__(Threads, 1)
         float m_tile[2], l_tile[2] = {0.0f, 0.0f};
 #pragma unroll
         for (int h = 0; h < 2; ++h) {
-          m_tile[h] = NothingSeen;
-#pragma unroll
-          for (int w = 0; w < Warps; ++w) {
-            m_tile[h] = fmaxf(m_tile[h], own.row_max.load(w, 16 * r + Accumulator::row(h)));
-          }
+          const auto maxima = load_vector<Warps>(own.row_max, 16 * r + Accumulator::row(h), 0);
+          m_tile[h] = fmaxf(fmaxf(maxima[0], maxima[1]), fmaxf(maxima[2], maxima[3]));
         }
 #pragma unroll
         for (int c = 0; c < KeyTiles; c += 2) P[r][c / 2] = exponentiate<Element>(&S[r][c], m_tile, l_tile, scale_log2);
 #pragma unroll
         for (int h = 0; h < 2; ++h) {
           const float sum = quad_sum(l_tile[h]);
-          if (thread % 4 == 0) own.row_sum.store(warp, 16 * r + Accumulator::row(h), sum);
-        }
-      }
-      group_barrier();
-
-      // -- m', l' and the weights of O and P·V: one thread for each row
-      if (has_row) {
-        const int row = q_row + thread;
-        float m_tile = NothingSeen, l_tile = 0.0f;
-#pragma unroll
-        for (int w = 0; w < Warps; ++w) {
-          m_tile = fmaxf(m_tile, own.row_max.load(w, thread));
-          l_tile += own.row_sum.load(w, thread);
-        }
-        const float m_new = fmaxf(m_before, m_tile);
-        const float keep = l_before * exp2_approx(m_before - m_new), add = exp2_approx(m_tile - m_new);
-        const float l_new = keep + add * l_tile;
-        const float inverse = inverse_sum(l_new);
-        own.weight_old.store(thread, keep * inverse);
-        own.weight_new.store(thread, add * inverse);
-        if (last) {
-          lse.vector(batch, head).store(row, log_sum_exp(m_new, l_new));
-        } else {
-          m_old.store(row, m_new);
-          l_old.store(row, l_new);
+          if (lane % 4 == 0) own.row_sum.store(16 * r + Accumulator::row(h), warp, sum);
         }
       }
 
-      // -- O, in pieces of 64 columns: each warp's share of P·V, then the sum over the warps
+      // -- O, its columns in pieces, one for each warp at a time
+      const auto piece = [&](int step) { return (warp + step) % Warps * PieceCols; };
+      // What comes next travels while this tile is worked on, and takes the place of Q, which all warps are done with.
+      const int next = q_block + Groups<HeadDim>;
+      next_Q.load(thread, Q, next < q_blocks ? next * BlockQ : last ? shape.seq_q : group * BlockQ);
+      const bool has_row = thread < BlockQ && q_row + thread < shape.seq_q;
+      const float m_before = has_row && !first ? m_old.load(q_row + thread) : NothingSeen;
+      const float l_before = has_row && !first ? l_old.load(q_row + thread) : 0.0f;
 #pragma unroll 1
-      for (int piece = 0; piece < HeadDim; piece += PieceCols) {
-        Vector<float, 4> before[PieceVectors];  // asked for early: it travels while the product is computed
-#pragma unroll
-        for (int i = 0; i < PieceVectors; ++i) {
-          const int row = q_row + (i * GroupThreads + thread) / (PieceCols / 4);
-          const int col = piece + thread % (PieceCols / 4) * 4;
-          before[i] = {};
-          if (!first && row < shape.seq_q) before[i] = load_vector<4>(O_partial, row, col);
-        }
-
-        Accumulator PV[RowTiles][PieceCols / 8] = {};  // [BlockQ, PieceCols]
-        multiply<Element>(PV, P, smem.V, 0, piece, warp_key);
-        store_accumulators(own.O_of_warps, warp * BlockQ, PV);
+      for (int col = 0; col < HeadDim; col += SumCols<HeadDim>) {
+        add_share<Element, PieceCols>(own.PV, piece(0), true, P, smem.V, warp_key, col + piece(0));
+        if (col == 0) next_Q.store(thread, own.Q);
         group_barrier();
 
-#pragma unroll
-        for (int i = 0; i < PieceVectors; ++i) {
-          const int row = (i * GroupThreads + thread) / (PieceCols / 4), col = thread % (PieceCols / 4) * 4;
-          if (q_row + row >= shape.seq_q) continue;
-          Vector<float, 4> sum = {};
-#pragma unroll
-          for (int w = 0; w < Warps; ++w) {
-            const auto share = load_vector<4>(own.O_of_warps, w * BlockQ + row, col);
-#pragma unroll
-            for (int j = 0; j < 4; ++j) sum[j] += share[j];
+        // -- m', l' and the weights of O and P·V: one thread for each row
+        if (col == 0 && has_row) {
+          const int row = q_row + thread;
+          const auto maxima = load_vector<Warps>(own.row_max, thread, 0),
+                     sums = load_vector<Warps>(own.row_sum, thread, 0);
+          const float m_tile = fmaxf(fmaxf(maxima[0], maxima[1]), fmaxf(maxima[2], maxima[3]));
+          const float l_tile = sums[0] + sums[1] + sums[2] + sums[3];
+          const float m_new = fmaxf(m_before, m_tile);
+          const float keep = l_before * exp2_approx(m_before - m_new), add = exp2_approx(m_tile - m_new);
+          const float l_new = keep + add * l_tile;
+          const float inverse = inverse_sum(l_new);
+          own.weight_old.store(thread, keep * inverse);
+          own.weight_new.store(thread, add * inverse);
+          if (last) {
+            lse.vector(batch, head).store(row, log_sum_exp(m_new, l_new));
+          } else {
+            m_old.store(row, m_new);
+            l_old.store(row, l_new);
           }
+        }
+
+        // -- O = weight_old·O + weight_new·P·V for the piece that this warp completes
+        const int last_piece = piece(Warps - 1) + lane * 4 % PieceCols;
+        Vector<float, 4> before[BlockQ / RowsAtOnce];  // travels while the sum is taken
+#pragma unroll
+        for (int i = 0; i < BlockQ / RowsAtOnce; ++i) {
+          const int row = q_row + i * RowsAtOnce + lane * 4 / PieceCols;
+          before[i] = {};
+          if (!first && row < shape.seq_q) before[i] = load_vector<4>(O_partial, row, col + last_piece);
+        }
+#pragma unroll
+        for (int step = 1; step < Warps; ++step) {
+          add_share<Element, PieceCols>(own.PV, piece(step), false, P, smem.V, warp_key, col + piece(step));
+          if (step < Warps - 1) group_barrier();
+        }
+        __syncwarp();
+#pragma unroll
+        for (int i = 0; i < BlockQ / RowsAtOnce; ++i) {
+          const int row = i * RowsAtOnce + lane * 4 / PieceCols;
+          if (q_row + row >= shape.seq_q) continue;
+          auto sum = load_vector<4>(own.PV, row, last_piece);
           const float weight_old = own.weight_old.load(row), weight_new = own.weight_new.load(row);
 #pragma unroll
           for (int j = 0; j < 4; ++j) sum[j] = weight_old * before[i][j] + weight_new * sum[j];
@@ -210,12 +225,12 @@ __global__ void __launch_bounds__(Threads, 1)
             Vector<Element, 4> rounded;
 #pragma unroll
             for (int j = 0; j < 4; ++j) rounded[j] = from_float<Element>(sum[j]);
-            O.store_vector(q_row + row, piece + col, rounded);
+            O.store_vector(q_row + row, col + last_piece, rounded);
           } else {
-            O_partial.store_vector(q_row + row, piece + col, sum);
+            O_partial.store_vector(q_row + row, col + last_piece, sum);
           }
         }
-        group_barrier();  // Q or the next piece may take O_of_warps's place
+        if (col + SumCols<HeadDim> < HeadDim) group_barrier();  // the next columns take the place of these
       }
     }
   }
@@ -227,7 +242,7 @@ template <typename Element, int HeadDim, int BlockQ, int BlockKV>
 void launch_tile(const AttentionCall& call, Machine& machine) {
   using BlockStorage = Storage<Element, HeadDim, BlockQ, BlockKV>;
   static_assert(sizeof(BlockStorage) <= 227 * 1024, "the storage of one block fits the shared memory of an SM");
-  machine.launch({"fa1", {call.problem.batch * call.problem.heads}, Threads, sizeof(BlockStorage)},
+  machine.launch({"fa1", {call.problem.batch * call.problem.heads}, Threads<HeadDim>, sizeof(BlockStorage)},
                  fa1_kernel<Element, HeadDim, BlockQ, BlockKV>, GlobalTensor<const Element>(call.q),
                  GlobalTensor<const Element>(call.k), GlobalTensor<const Element>(call.v),
                  GlobalTensor<Element>(call.o), GlobalTensor<float>(call.workspace.at(0)),

@@ -146,7 +146,7 @@ __global__ void __launch_bounds__(Threads, HeadDim == 64 ? 3 : 2)
       }
     }
   }
-  store_accumulators(smem.O_of_warps, warp * BlockQ, O_of_warp);
+  store_accumulators(smem.O_of_warps, warp * BlockQ, 0, O_of_warp);
   __syncthreads();
 
   // -- O = O / l, a warp 512 bytes of whole rows at a time

@@ -130,7 +130,7 @@ __global__ void __launch_bounds__(Threads, HeadDim == 64 ? 2 : 1)
       Accumulator share[RowTiles][1] = {};
 #pragma unroll
       for (int r = 0; r < RowTiles; ++r) mma_m16n8k16<Element>(share[r][0].value, P[r].value, values.value[c % 2]);
-      store_accumulators(smem.O_of_warps, key_warp * BlockQ + group_row, share);
+      store_accumulators(smem.O_of_warps, key_warp * BlockQ + group_row, 0, share);
       group_barrier();
       if (own_rows_exist) {  // the branch also keeps the compiler from postponing sums until registers run out
 #pragma unroll
