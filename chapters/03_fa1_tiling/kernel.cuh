@@ -152,7 +152,9 @@ __global__ void __launch_bounds__(Threads<HeadDim>, 1)
 #pragma unroll
         for (int h = 0; h < 2; ++h) {
           const auto maxima = load_vector<Warps>(own.row_max, 16 * r + Accumulator::row(h), 0);
-          m_tile[h] = fmaxf(fmaxf(maxima[0], maxima[1]), fmaxf(maxima[2], maxima[3]));
+          m_tile[h] = NothingSeen;
+#pragma unroll
+          for (int w = 0; w < Warps; ++w) m_tile[h] = fmaxf(m_tile[h], maxima[w]);
         }
 #pragma unroll
         for (int c = 0; c < KeyTiles; c += 2) P[r][c / 2] = exponentiate<Element>(&S[r][c], m_tile, l_tile, scale_log2);
@@ -182,8 +184,9 @@ __global__ void __launch_bounds__(Threads<HeadDim>, 1)
           const int row = q_row + thread;
           const auto maxima = load_vector<Warps>(own.row_max, thread, 0),
                      sums = load_vector<Warps>(own.row_sum, thread, 0);
-          const float m_tile = fmaxf(fmaxf(maxima[0], maxima[1]), fmaxf(maxima[2], maxima[3]));
-          const float l_tile = sums[0] + sums[1] + sums[2] + sums[3];
+          float m_tile = NothingSeen, l_tile = 0.0f;
+#pragma unroll
+          for (int w = 0; w < Warps; ++w) m_tile = fmaxf(m_tile, maxima[w]), l_tile += sums[w];
           const float m_new = fmaxf(m_before, m_tile);
           const float keep = l_before * exp2_approx(m_before - m_new), add = exp2_approx(m_tile - m_new);
           const float l_new = keep + add * l_tile;

@@ -11,8 +11,8 @@
 // Compulsory: each tensor once, the partial O, m and l among them when there is more than one K/V tile. HBM moves less
 // than what is requested only as far as the L2 cache holds the Q and the partial O of all heads in flight.
 //
-// A warp accesses 512 bytes of whole rows at once; of the partial O two rows of 64 columns; of m, l and LSE the rows of
-// one tile.
+// A warp accesses 512 bytes of whole rows at once; of O and the partial O 128 elements, four rows of its 32 columns or
+// eight of 16; of m, l and LSE the rows of one tile.
 #pragma once
 
 #include "common/traffic.hpp"
@@ -28,15 +28,16 @@ inline Traffic requested(const AttentionCall& call, const LaunchOptions& options
   const Problem& p = call.problem;
   const std::int64_t group = p.heads / p.kv_heads;
   const std::int64_t kv_blocks = (p.seq_kv + options.block_kv - 1) / options.block_kv;
+  const std::int64_t piece_cols = std::min<std::int64_t>(p.head_dim, 128) / 4, piece_rows = 128 / piece_cols;
   std::int64_t q = 0, k = 0, v = 0, o = 0, lse = 0;
   for (std::int64_t batch = 0; batch < p.batch; ++batch) {
     for (std::int64_t head = 0; head < p.heads; ++head) {
       q += kv_blocks * whole_rows_sectors(call.q, batch, head).back();
       k += whole_rows_sectors(call.k, batch, head / group).back();
       v += whole_rows_sectors(call.v, batch, head / group).back();
-      for (std::int64_t row = 0; row < p.seq_q; row += 2) {
-        for (std::int64_t col = 0; col < p.head_dim; col += 64) {
-          o += rows_sectors(call.o, batch, head, row, std::min<std::int64_t>(2, p.seq_q - row), col, 64);
+      for (std::int64_t row = 0; row < p.seq_q; row += piece_rows) {
+        for (std::int64_t col = 0; col < p.head_dim; col += piece_cols) {
+          o += rows_sectors(call.o, batch, head, row, std::min(piece_rows, p.seq_q - row), col, piece_cols);
         }
       }
       lse += statistics_sectors(call.lse, batch, head, options.block_q);
@@ -60,7 +61,7 @@ inline Traffic requested(const AttentionCall& call, const LaunchOptions& options
 inline ChapterInfo info() {
   ChapterInfo chapter;
   chapter.title = "FlashAttention-1: tiles in shared memory, K/V outer loop, O, m and l in HBM between steps";
-  chapter.variants = {{"tiled", "one block for each head, two groups of warps, the keys of a tile split across each"}};
+  chapter.variants = {{"tiled", "one block for each head, groups of warps, the keys of a tile split across each"}};
   chapter.tiles = {{32, 256}, {32, 128}, {32, 64}, {16, 128}};
   chapter.refusal = [](const Problem& p, const LaunchOptions& options) {
     if (p.head_dim != 64 && p.head_dim != 128 && p.head_dim != 256) {

@@ -17,8 +17,10 @@
 // a NaN in V is still NaN: it reaches its column of all rows of the Q tiles that visit the K/V tile, masked or not.
 // What lies behind the tensors' ends reaches nothing: such rows are zeros in shared memory.
 //
-// Warps still split the keys of the tile as in chapter 03. They agree on the maximum through shared memory for each
-// tile; each then sums up its own keys' share of O and l, and the shares meet once, after the last tile.
+// Warps still split the keys of a tile, in pairs: the two warps of a pair have the same 32 rows and each half of the
+// keys. They agree on the maximum through shared memory for each tile; each then sums up its own keys' share of O and
+// l, and the shares meet once, after the last tile. Four pairs share K and V. What streams by is now K and V: the next
+// tile travels in registers while this one is worked on, K while S is computed, V during the rest.
 #pragma once
 
 #include "common/attention_shape.hpp"
@@ -32,12 +34,12 @@ namespace flash::MACHINE::fa2_loop_swap {
 
 // -- Tiles ------------------------------------------------------------------------------------------------------------
 
-constexpr int Warps = 4;
-constexpr int Threads = 32 * Warps;
+constexpr int Warps = 2;   // that share a tile's keys
+constexpr int Groups = 4;  // of warps, which share the rows of the Q tile
+constexpr int Threads = Groups * 32 * Warps;
 
-// Each warp keeps a [BlockQ, HeadDim] sum in fp32: with 32 rows of 128 columns half of a thread's registers, so BlockQ
-// is 32, and 16 at d = 256. BlockKV fills the shared memory with two blocks on an SM, so that one computes while the
-// other loads: 128 keys, and 64 at d = 256.
+// Each warp keeps its share of O in fp32: 32 rows of 128 columns are half of a thread's registers, so BlockQ is 32 for
+// each group, and 16 at d = 256. What is left holds a tile of S and the K or V that travels: 64 keys.
 template <typename Element, int HeadDim, int BlockQ, int BlockKV>
 struct Storage {
   SharedTile<Element, BlockQ, HeadDim, Padded16> Q;
@@ -49,59 +51,67 @@ struct Storage {
     KeysAndValues tile;
     SharedTile<float, Warps * BlockQ, HeadDim, Padded32> O_of_warps;  // after the last tile: warp w's from w·BlockQ on
   };
-  SharedTile<float, Warps, BlockQ> row_max;  // of each warp's keys
-  SharedTile<float, Warps, BlockQ> row_sum;
+  SharedTile<float, BlockQ, Warps> row_max;  // of each warp's keys
+  SharedTile<float, BlockQ, Warps> row_sum;
 };
 
 // -- The kernel -------------------------------------------------------------------------------------------------------
 
 template <typename Element, int HeadDim, int BlockQ, int BlockKV>
-__global__ void __launch_bounds__(Threads, HeadDim == 64 ? 3 : 2)
+__global__ void __launch_bounds__(Threads, 1)
     fa2_kernel(GlobalTensor<const Element> q, GlobalTensor<const Element> k, GlobalTensor<const Element> v,
                GlobalTensor<Element> o, GlobalTensor<float> lse, AttentionShape shape, BlockOrder order) {
-  constexpr int KeysPerWarp = BlockKV / Warps;
-  constexpr int RowTiles = BlockQ / 16, KeyTiles = KeysPerWarp / 8, ColTiles = HeadDim / 8;
+  constexpr int RowsPerWarp = BlockQ / Groups, KeysPerWarp = BlockKV / Warps;
+  constexpr int RowTiles = RowsPerWarp / 16, KeyTiles = KeysPerWarp / 8, ColTiles = HeadDim / 8;
   static_assert(KeysPerWarp % 16 == 0, "P·V takes a warp's keys in sixteens");
-  static_assert(BlockQ % 16 == 0 && BlockQ <= 32, "products have 16 rows; one warp writes the LSE of a tile");
+  static_assert(RowsPerWarp % 16 == 0, "products have 16 rows");
+  static_assert(BlockQ <= Threads, "a thread writes the LSE of one row");
   auto& smem = shared_storage<Storage<Element, HeadDim, BlockQ, BlockKV>>();
 
   const Place at = order.place(int(blockIdx.x));
   const auto Q = q.head(at.batch, at.head);                            // [seq_q, HeadDim]
   const auto K = k.head(at.batch, at.head / shape.heads_per_kv_head);  // [seq_kv, HeadDim]
   const auto V = v.head(at.batch, at.head / shape.heads_per_kv_head);  // [seq_kv, HeadDim]
-  const int thread = int(threadIdx.x), warp = int(threadIdx.x / 32);
-  const int warp_key = warp * KeysPerWarp;  // of the K/V tile
+  const int thread = int(threadIdx.x), warp = thread / 32 % Warps, group = thread / 32 / Warps;
+  const int warp_row = group * RowsPerWarp;  // of the Q tile
+  const int warp_key = warp * KeysPerWarp;   // of the K/V tile
   const int q_row = at.q_block * BlockQ;
   const float scale_log2 = shape.scale * Log2E;
 
+  const int kv_blocks = ceil_div(shape.visible_keys(q_row + BlockQ - 1), BlockKV);
+  const auto kv_row = [&](int kv_block) { return kv_block < kv_blocks ? kv_block * BlockKV : shape.seq_kv; };
+  RowsInFlight<Threads, Element, BlockKV, HeadDim> next;  // the tile of K or V that comes next
+  next.load(thread, K, kv_row(0));
   load_tile<Threads>(smem.Q, Q, q_row);
+  next.store(thread, smem.tile.K);
+  next.load(thread, V, kv_row(0));
   Accumulator O_of_warp[RowTiles][ColTiles] = {};  // [BlockQ, HeadDim], this warp's keys
   float m[RowTiles][2], l[RowTiles][2];            // rows Accumulator::row(h); l of this lane's columns of S
 #pragma unroll
   for (int r = 0; r < RowTiles; ++r) m[r][0] = m[r][1] = NothingSeen, l[r][0] = l[r][1] = 0.0f;
 
-  const int kv_blocks = ceil_div(shape.visible_keys(q_row + BlockQ - 1), BlockKV);
   for (int kv_block = 0; kv_block < kv_blocks; ++kv_block) {
-    __syncthreads();  // all warps are done with the last tile
-    load_tile<Threads>(smem.tile.K, K, kv_block * BlockKV);
-    load_tile<Threads>(smem.tile.V, V, kv_block * BlockKV);
-    __syncthreads();
+    __syncthreads();  // K is there; all warps are done with the last V
+    next.store(thread, smem.tile.V);
+    next.load(thread, K, kv_row(kv_block + 1));
 
     // -- S = Q·K^T for this warp's keys, and their row maxima
     Accumulator S[RowTiles][KeyTiles] = {};  // [BlockQ, KeysPerWarp]
-    multiply_transposed<Element>(S, smem.Q, 0, smem.tile.K, warp_key);
+    multiply_transposed<Element>(S, smem.Q, warp_row, smem.tile.K, warp_key);
     // The first row sees the fewest keys: a tile that it sees whole needs no mask.
-    const bool masked = (kv_block + 1) * BlockKV > shape.visible_keys(q_row);
-    if (masked) mask_scores(S, shape, q_row, kv_block * BlockKV + warp_key);
+    const bool masked = (kv_block + 1) * BlockKV > shape.visible_keys(q_row + warp_row);
+    if (masked) mask_scores(S, shape, q_row + warp_row, kv_block * BlockKV + warp_key);
 #pragma unroll
     for (int r = 0; r < RowTiles; ++r) {
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
         const float maximum = scale_log2 * row_maximum(S[r], h);
-        if (thread % 4 == 0) smem.row_max.store(warp, 16 * r + Accumulator::row(h), maximum);
+        if (thread % 4 == 0) smem.row_max.store(warp_row + 16 * r + Accumulator::row(h), warp, maximum);
       }
     }
-    __syncthreads();
+    __syncthreads();  // the maxima and V are there; all warps are done with K
+    next.store(thread, smem.tile.K);
+    next.load(thread, V, kv_row(kv_block + 1));
 
     // -- m' = max(m, rowmax(S)) over all warps; O = O·exp(m − m'), l = l·exp(m − m'), where that is not 1
     float m_new[RowTiles][2];
@@ -110,11 +120,10 @@ __global__ void __launch_bounds__(Threads, HeadDim == 64 ? 3 : 2)
     for (int r = 0; r < RowTiles; ++r) {
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
+        const auto maxima = load_vector<Warps>(smem.row_max, warp_row + 16 * r + Accumulator::row(h), 0);
         m_new[r][h] = m[r][h];
 #pragma unroll
-        for (int w = 0; w < Warps; ++w) {
-          m_new[r][h] = fmaxf(m_new[r][h], smem.row_max.load(w, 16 * r + Accumulator::row(h)));
-        }
+        for (int w = 0; w < Warps; ++w) m_new[r][h] = fmaxf(m_new[r][h], maxima[w]);
         grown |= m_new[r][h] > m[r][h];
       }
     }
@@ -138,15 +147,15 @@ __global__ void __launch_bounds__(Threads, HeadDim == 64 ? 3 : 2)
   for (int r = 0; r < RowTiles; ++r) {
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-      const int row = 16 * r + Accumulator::row(h);
+      const int row = warp_row + 16 * r + Accumulator::row(h);
       const float sum = quad_sum(l[r][h]);
       if (thread % 4 == 0) {
-        smem.row_sum.store(warp, row, sum);
-        smem.row_max.store(warp, row, m[r][h]);
+        smem.row_sum.store(row, warp, sum);
+        smem.row_max.store(row, warp, m[r][h]);
       }
     }
   }
-  store_accumulators(smem.O_of_warps, warp * BlockQ, 0, O_of_warp);
+  store_accumulators(smem.O_of_warps, warp * BlockQ + warp_row, 0, O_of_warp);
   __syncthreads();
 
   // -- O = O / l, a warp 512 bytes of whole rows at a time
@@ -156,10 +165,11 @@ __global__ void __launch_bounds__(Threads, HeadDim == 64 ? 3 : 2)
   for (int row = thread / ThreadsPerRow; row < BlockQ; row += Threads / ThreadsPerRow) {
     if (q_row + row >= shape.seq_q) break;
     const int col = thread % ThreadsPerRow * 8;
+    const auto sums = load_vector<Warps>(smem.row_sum, row, 0);
     float l_row = 0.0f, sum[8] = {};
 #pragma unroll
     for (int w = 0; w < Warps; ++w) {
-      l_row += smem.row_sum.load(w, row);
+      l_row += sums[w];
       const auto low = load_vector<4>(smem.O_of_warps, w * BlockQ + row, col);
       const auto high = load_vector<4>(smem.O_of_warps, w * BlockQ + row, col + 4);
 #pragma unroll
@@ -172,10 +182,11 @@ __global__ void __launch_bounds__(Threads, HeadDim == 64 ? 3 : 2)
     O.store_vector(q_row + row, col, rounded);
   }
   if (thread < BlockQ && q_row + thread < shape.seq_q) {
+    const auto sums = load_vector<Warps>(smem.row_sum, thread, 0);
     float l_row = 0.0f;
 #pragma unroll
-    for (int w = 0; w < Warps; ++w) l_row += smem.row_sum.load(w, thread);
-    const float m_row = smem.row_max.load(0, thread);  // the same of all warps
+    for (int w = 0; w < Warps; ++w) l_row += sums[w];
+    const float m_row = smem.row_max.load(thread, 0);  // the same of all warps
     lse.vector(at.batch, at.head).store(q_row + thread, log_sum_exp(m_row, l_row));
   }
 }
@@ -185,7 +196,7 @@ __global__ void __launch_bounds__(Threads, HeadDim == 64 ? 3 : 2)
 template <typename Element, int HeadDim, int BlockQ, int BlockKV>
 void launch_tile(const AttentionCall& call, Machine& machine) {
   using BlockStorage = Storage<Element, HeadDim, BlockQ, BlockKV>;
-  static_assert(2 * (sizeof(BlockStorage) + 1024) <= 228 * 1024, "two blocks fit the shared memory of an SM");
+  static_assert(sizeof(BlockStorage) <= 227 * 1024, "the storage of one block fits the shared memory of an SM");
   const AttentionShape shape(call.problem);
   const BlockOrder order(shape, BlockQ);
   machine.launch({"fa2", {order.blocks()}, Threads, sizeof(BlockStorage)},
@@ -196,9 +207,9 @@ void launch_tile(const AttentionCall& call, Machine& machine) {
 
 template <typename Element>
 void launch(const AttentionCall& call, const LaunchOptions&, Machine& machine) {
-  if (call.problem.head_dim == 64) return launch_tile<Element, 64, 32, 128>(call, machine);
-  if (call.problem.head_dim == 128) return launch_tile<Element, 128, 32, 128>(call, machine);
-  launch_tile<Element, 256, 16, 64>(call, machine);  // traffic.hpp refuses other tiles
+  if (call.problem.head_dim == 64) return launch_tile<Element, 64, 128, 64>(call, machine);
+  if (call.problem.head_dim == 128) return launch_tile<Element, 128, 128, 64>(call, machine);
+  launch_tile<Element, 256, 64, 64>(call, machine);  // traffic.hpp refuses other tiles
 }
 
 }  // namespace flash::MACHINE::fa2_loop_swap

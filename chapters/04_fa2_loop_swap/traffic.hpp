@@ -8,7 +8,7 @@
 // Compulsory: each tensor once. The blocks in flight at a time work on few heads, so their K and V stay in the L2 cache
 // and HBM moves little more than that.
 //
-// A warp accesses 512 bytes of whole rows at once; of LSE the rows of one tile.
+// A warp accesses 512 bytes of whole rows at once; of LSE 32 rows.
 #pragma once
 
 #include "common/traffic.hpp"
@@ -32,7 +32,7 @@ inline Traffic requested(const AttentionCall& call, const LaunchOptions& options
       }
       q += whole_rows_sectors(call.q, batch, head).back();
       o += whole_rows_sectors(call.o, batch, head).back();
-      lse += statistics_sectors(call.lse, batch, head, BlockQ);
+      lse += statistics_sectors(call.lse, batch, head, 32);
     }
   }
   Traffic traffic;
@@ -47,17 +47,17 @@ inline Traffic requested(const AttentionCall& call, const LaunchOptions& options
 inline ChapterInfo info() {
   ChapterInfo chapter;
   chapter.title = "FlashAttention-2's loop order: one block for each Q tile, O stays on chip";
-  chapter.variants = {{"swapped", "Q outer loop as the grid, the keys of a tile split across the warps"}};
-  chapter.tiles = {{32, 128}, {16, 64}};
+  chapter.variants = {{"swapped", "Q outer loop as the grid, the keys of a tile split across pairs of warps"}};
+  chapter.tiles = {{128, 64}, {64, 64}};
   chapter.refusal = [](const Problem& p, const LaunchOptions& options) {
     if (p.head_dim != 64 && p.head_dim != 128 && p.head_dim != 256) {
       return "head-dim " + std::to_string(p.head_dim) + ": chapter 04 takes 64, 128 or 256";
     }
-    const bool small = options.block_q == 16;
+    const bool small = options.block_q == 64;
     if (small == (p.head_dim == 256)) return std::string();
     return "head-dim " + std::to_string(p.head_dim) +
-           (small ? ": the tile is 32 by 128"
-                  : ": the tile is 16 by 64, because a warp's sum of 32 rows would take all "
+           (small ? ": the tile is 128 by 64"
+                  : ": the tile is 64 by 64, because a warp's sum of 32 rows would take all "
                     "of its registers");
   };
   chapter.workspace = [](const Problem&, const LaunchOptions&) { return std::vector<TensorRef>{}; };
