@@ -109,6 +109,19 @@ void add_counted(std::string& report, const ChapterRun& run) {
                    counted.exponentials, counted.barriers, counted.blocks, counted.threads));
 }
 
+void add_shared(std::string& report, const TrafficReading& m) {
+  std::string text;
+  const auto add = [&](const char* kind, const TrafficReading::SharedAccesses& a) {
+    if (!(a.instructions > 0)) return;  // none, or not known
+    text += fmt::format("{}{:.0f} {} ({:.0f} bank conflicts, {:.3f} each)", text.empty() ? "" : "; ", a.instructions,
+                        kind, a.bank_conflicts, a.bank_conflicts / a.instructions);
+  };
+  add("loads", m.shared_loads);
+  add("stores", m.shared_stores);
+  add("cp.async", m.shared_copies);
+  if (!text.empty()) line(report, "shared memory", text);
+}
+
 void add_measured(std::string& report, const ChapterRun& run) {
   if (!run.measured) {
     line(report, "traffic", run.not_measured.empty() ? "off" : run.not_measured);
@@ -135,6 +148,7 @@ void add_measured(std::string& report, const ChapterRun& run) {
   } else {
     line(report, "requested", "the library issues the accesses: no prediction");
   }
+  add_shared(report, m);
 }
 
 void add_roofline(std::string& report, const ChapterRun& run, const std::optional<Ceilings>& ceilings) {
@@ -303,6 +317,10 @@ json to_json(const Traffic& traffic) {
   return {{"read", traffic.read()}, {"written", traffic.written()}, {"tensors", tensors}};
 }
 
+json to_json(const TrafficReading::SharedAccesses& a) {
+  return {{"instructions", number(a.instructions)}, {"bank_conflicts", number(a.bank_conflicts)}};
+}
+
 json to_json(const sim::Counters& counters) {
   json tensors = json::object();
   for (int slot = 0; slot < sim::tensor_slots(); ++slot) {
@@ -368,8 +386,10 @@ json to_json(const ChapterRun& run) {
                        {"lts_bytes", number(m.lts_bytes)},
                        {"requested_read", number(32 * m.lsu_global_load_sectors)},
                        {"requested_written", number(32 * m.lsu_global_store_sectors)},
-                       {"shared_load_bank_conflicts", number(m.shared_load_bank_conflicts)},
-                       {"shared_store_bank_conflicts", number(m.shared_store_bank_conflicts)}};
+                       {"shared_loads", to_json(m.shared_loads)},
+                       {"shared_stores", to_json(m.shared_stores)},
+                       {"shared_copies", to_json(m.shared_copies)},
+                       {"lsu_bank_conflicts", number(m.lsu_bank_conflicts)}};
   } else if (!run.not_measured.empty()) {
     out["not_measured"] = run.not_measured;
   }

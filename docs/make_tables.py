@@ -13,6 +13,7 @@ Sizes are b,h,hkv,nq,nk,d,causal; causal and full may stand for 1 and 0. The kin
 
     stages SIZE                          every chapter and variant on one size
     traffic CHAPTER SIZE                 the bytes one chapter moved, beside what was predicted
+    conflicts CHAPTER SIZE               accesses to shared memory and the bank conflicts that the GPU counted
     sweep CHAPTER d=64|128 causal=0|1    one chapter over the sequence length, and beside the peers of the same run
     peers d=64|128 causal=0|1            chapters and peers over the sequence length, TFLOP/s
 
@@ -236,6 +237,26 @@ def traffic(report: Json, peers: Json | None, words: list[str]) -> str | None:
     return f"{size_words(size)}.\n\n" + table(header, rows) + provenance(report)
 
 
+def conflicts(report: Json, peers: Json | None, words: list[str]) -> str | None:
+    if len(words) != 2:
+        raise MarkerError("use: conflicts CHAPTER SIZE")
+    size = size_of(words[1])
+    rows = []
+    for entry in report["entries"]:
+        measured = entry.get("measured", {})
+        if not is_chapter(entry["chapter"], words[0]) or size_of_entry(entry) != size or "shared_loads" not in measured:
+            continue
+        for kind, name in (("loads", "loads"), ("stores", "stores"), ("copies", "cp.async")):
+            accesses = measured[f"shared_{kind}"]
+            count, extra = accesses["instructions"], accesses["bank_conflicts"]
+            if count:
+                rows.append([entry["variant"], name, f"{count:.0f}", fixed(extra, 0), ratio(extra, count, 4)])
+    if not rows:
+        return None
+    header = ["variant", "accesses to shared memory", "by warps", "bank conflicts", "for each access"]
+    return f"{size_words(size)}.\n\n" + table(header, rows) + provenance(report)
+
+
 def sweep_arguments(words: list[str], usage: str) -> tuple[int, bool]:
     values = dict(word.split("=", 1) for word in words if "=" in word)
     if set(values) != {"d", "causal"} or len(words) != 2 or values["causal"] not in ("0", "1"):
@@ -306,6 +327,7 @@ def peers_table(report: Json, peers: Json | None, words: list[str]) -> str | Non
 KINDS: dict[str, Callable[[Json, Json | None, list[str]], str | None]] = {
     "stages": stages,
     "traffic": traffic,
+    "conflicts": conflicts,
     "sweep": sweep,
     "peers": peers_table,
 }

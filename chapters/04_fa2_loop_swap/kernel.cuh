@@ -39,7 +39,7 @@ constexpr int Groups = 4;  // of warps, which share the rows of the Q tile
 constexpr int Threads = Groups * 32 * Warps;
 
 // Each warp keeps its share of O in fp32: 32 rows of 128 columns are half of a thread's registers, so BlockQ is 32 for
-// each group, and 16 at d = 256. What is left holds a tile of S and the K or V that travels: 64 keys.
+// each group, and 16 at d = 256. What is left holds a tile of S and the K or V that travels: 64 keys, 128 at d = 64.
 template <typename Element, int HeadDim, int BlockQ, int BlockKV>
 struct Storage {
   SharedTile<Element, BlockQ, HeadDim, Padded16> Q;
@@ -207,7 +207,7 @@ void launch_tile(const AttentionCall& call, Machine& machine) {
 
 template <typename Element>
 void launch(const AttentionCall& call, const LaunchOptions&, Machine& machine) {
-  if (call.problem.head_dim == 64) return launch_tile<Element, 64, 128, 64>(call, machine);
+  if (call.problem.head_dim == 64) return launch_tile<Element, 64, 128, 128>(call, machine);
   if (call.problem.head_dim == 128) return launch_tile<Element, 128, 128, 64>(call, machine);
   launch_tile<Element, 256, 64, 64>(call, machine);  // traffic.hpp refuses other tiles
 }

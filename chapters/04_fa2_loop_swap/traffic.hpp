@@ -48,17 +48,15 @@ inline ChapterInfo info() {
   ChapterInfo chapter;
   chapter.title = "FlashAttention-2's loop order: one block for each Q tile, O stays on chip";
   chapter.variants = {{"swapped", "Q outer loop as the grid, the keys of a tile split across pairs of warps"}};
-  chapter.tiles = {{128, 64}, {64, 64}};
+  chapter.tiles = {{128, 64}, {128, 128}, {64, 64}};
   chapter.refusal = [](const Problem& p, const LaunchOptions& options) {
     if (p.head_dim != 64 && p.head_dim != 128 && p.head_dim != 256) {
       return "head-dim " + std::to_string(p.head_dim) + ": chapter 04 takes 64, 128 or 256";
     }
-    const bool small = options.block_q == 64;
-    if (small == (p.head_dim == 256)) return std::string();
-    return "head-dim " + std::to_string(p.head_dim) +
-           (small ? ": the tile is 128 by 64"
-                  : ": the tile is 64 by 64, because a warp's sum of 32 rows would take all "
-                    "of its registers");
+    const int block_q = p.head_dim == 256 ? 64 : 128, block_kv = p.head_dim == 64 ? 128 : 64;
+    if (options.block_q == block_q && options.block_kv == block_kv) return std::string();
+    return "head-dim " + std::to_string(p.head_dim) + ": the tile is " + std::to_string(block_q) + " by " +
+           std::to_string(block_kv) + ", which is what a warp's registers hold";
   };
   chapter.workspace = [](const Problem&, const LaunchOptions&) { return std::vector<TensorRef>{}; };
   chapter.requested = requested;

@@ -31,11 +31,16 @@ constexpr const char* kSmToL2 = "l1tex__m_l1tex2xbar_write_bytes.sum";
 constexpr const char* kLtsBytes = "lts__t_bytes.sum";
 constexpr const char* kLoadSectors = "l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum";
 constexpr const char* kStoreSectors = "l1tex__t_sectors_pipe_lsu_mem_global_op_st.sum";
+constexpr const char* kSharedLoads[] = {"smsp__inst_executed_op_shared_ld.sum", "smsp__inst_executed_op_ldsm.sum"};
+constexpr const char* kSharedStores = "smsp__inst_executed_op_shared_st.sum";
+constexpr const char* kSharedCopies = "smsp__inst_executed_op_ldgsts.sum";
 constexpr const char* kLoadConflicts = "l1tex__data_bank_conflicts_pipe_lsu_mem_shared_op_ld.sum";
 constexpr const char* kStoreConflicts = "l1tex__data_bank_conflicts_pipe_lsu_mem_shared_op_st.sum";
+constexpr const char* kCopyConflicts = "l1tex__data_bank_conflicts_pipe_lsu_mem_shared_op_ldgsts.sum";
 constexpr const char* kAllConflicts = "l1tex__data_bank_conflicts_pipe_lsu.sum";
-constexpr const char* kMetrics[] = {kDramRead,    kDramWritten,  kL2ToSm,        kSmToL2,         kLtsBytes,
-                                    kLoadSectors, kStoreSectors, kLoadConflicts, kStoreConflicts, kAllConflicts};
+constexpr const char* kMetrics[] = {kDramRead,     kDramWritten,   kL2ToSm,         kSmToL2,         kLtsBytes,
+                                    kLoadSectors,  kStoreSectors,  kSharedLoads[0], kSharedLoads[1], kSharedStores,
+                                    kSharedCopies, kLoadConflicts, kStoreConflicts, kCopyConflicts,  kAllConflicts};
 
 /// A parameter structure of CUPTI, zeroed and with its size set: FLASH_CUPTI_PARAMS(CUpti_RangeProfiler_Start_Params,
 /// start);
@@ -449,8 +454,10 @@ TrafficReading TrafficCounters::measure(const std::function<void()>& launch, CUs
   reading.lts_bytes = value(kLtsBytes);
   reading.lsu_global_load_sectors = value(kLoadSectors);
   reading.lsu_global_store_sectors = value(kStoreSectors);
-  reading.shared_load_bank_conflicts = value(kLoadConflicts);
-  reading.shared_store_bank_conflicts = value(kStoreConflicts);
+  reading.shared_loads = {value(kSharedLoads[0]) + value(kSharedLoads[1]), value(kLoadConflicts)};
+  reading.shared_stores = {value(kSharedStores), value(kStoreConflicts)};
+  reading.shared_copies = {value(kSharedCopies), value(kCopyConflicts)};
+  reading.lsu_bank_conflicts = value(kAllConflicts);
   return reading;
 }
 

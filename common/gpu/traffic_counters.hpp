@@ -30,9 +30,16 @@ struct TrafficReading {
   double lsu_global_load_sectors = kUnknown;
   double lsu_global_store_sectors = kUnknown;
 
-  // Extra cycles of shared memory because lanes of a warp met in a bank.
-  double shared_load_bank_conflicts = kUnknown;
-  double shared_store_bank_conflicts = kUnknown;
+  /// Warps' accesses of one kind to shared memory, and the extra turns that they took because lanes met in a bank.
+  struct SharedAccesses {
+    double instructions = kUnknown, bank_conflicts = kUnknown;
+  };
+  SharedAccesses shared_loads;   // ldmatrix among them
+  SharedAccesses shared_stores;  // without those of cp.async
+  SharedAccesses shared_copies;  // cp.async
+  // Extra turns of the load and store units' data path for any reason: also when accesses to global memory, which pass
+  // there too, meet in a bank or with those to shared memory.
+  double lsu_bank_conflicts = kUnknown;
 
   /// Every metric that was read, by CUPTI's name.
   std::map<std::string, double> raw;

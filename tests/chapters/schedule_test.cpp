@@ -14,9 +14,9 @@ TEST_CASE("schedule seeds 1 to 50 give the same bits and the same counts", "[cha
       {{2, 1, 1, 3, 270, 64, false, DType::fp16}, Placement::heads_first, Scores::normal, 3},
   };
   for (const Chapter* chapter : chapters_under_test()) {
-    for (LaunchOptions options : variants_for(*chapter, DeviceKind::sim)) {
+    for (const LaunchOptions& variant : variants_for(*chapter, DeviceKind::sim)) {
       for (const Case& c : cases) {
-        options = resolve(*chapter, c.problem, options);
+        const LaunchOptions options = resolve(*chapter, c.problem, variant);
         const Input input = make_case_input(c);
         const auto run = [&](std::uint64_t seed, int host_threads) {
           sim::Machine machine(seed, host_threads);

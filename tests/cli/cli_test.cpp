@@ -167,7 +167,7 @@ TEST_CASE("--block-q and --block-kv choose among the compiled tiles, and another
       INFO(chapter.name << " " << q << "x" << kv);
       // Each tile is for some head dimension.
       bool ran = false;
-      for (const char* head_dim : {"64", "256"}) {
+      for (const char* head_dim : {"64", "128", "256"}) {
         const Ended ended =
             run_chapter_program(chapter, {"--seq", "10", "--head-dim", head_dim, "--block-q", q, "--block-kv", kv});
         ran |= ended.code == kExitOk && contains(ended.out, q + "x" + kv);
