@@ -78,7 +78,7 @@ std::vector<Problem> default_sizes(bool quick, DType dtype) {
   std::vector<Problem> sizes;
   const std::vector<std::int64_t> seqs =
       quick ? std::vector<std::int64_t>{1024} : std::vector<std::int64_t>{512, 1024, 2048, 4096, 8192, 16384};
-  for (const std::int64_t d : {64, 128}) {
+  for (const std::int64_t d : {64, 128, 256}) {
     for (const bool causal : {false, true}) {
       for (const std::int64_t n : seqs) {
         sizes.push_back({16384 / n, 2048 / d, 2048 / d, n, n, d, causal, dtype});
@@ -255,7 +255,7 @@ std::optional<Settings> parse(int argc, char** argv) {
   app.set_help_flag("-h,--help", "print this and exit");
   app.add_option("--sizes", settings.sizes,
                  "b,h,hkv,nq,nk,d,full or ..,causal; may be repeated (b*n = 16384, h*d = 2048, n from 512 to 16384, "
-                 "d 64 and 128, full and causal; and b = 1 and 16, h = 16, n = 4096, d = 128)")
+                 "d 64, 128 and 256, full and causal; and b = 1 and 16, h = 16, n = 4096, d = 128)")
       ->type_name("SIZE");
   app.add_flag("--quick", settings.quick, "n = 1024 only");
   app.add_option("--dtype", settings.dtype, "fp16 or bf16 (fp16)")->type_name("NAME");

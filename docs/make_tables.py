@@ -11,11 +11,11 @@ A table stands between two lines of Markdown:
 
 Sizes are b,h,hkv,nq,nk,d,causal; causal and full may stand for 1 and 0. The kinds:
 
-    stages SIZE                          every chapter and variant on one size
-    traffic CHAPTER SIZE                 the bytes one chapter moved, beside what was predicted
-    conflicts CHAPTER SIZE               accesses to shared memory and the bank conflicts that the GPU counted
-    sweep CHAPTER d=64|128 causal=0|1    one chapter over the sequence length, and beside the peers of the same run
-    peers d=64|128 causal=0|1            chapters and peers over the sequence length, TFLOP/s
+    stages SIZE                              every chapter and variant on one size
+    traffic CHAPTER SIZE                     the bytes one chapter moved, beside what was predicted
+    conflicts CHAPTER SIZE                   accesses to shared memory and the bank conflicts that the GPU counted
+    sweep CHAPTER d=64|128|256 causal=0|1    one chapter over the sequence length, and beside the peers of the same run
+    peers d=64|128|256 causal=0|1            chapters and peers over the sequence length, TFLOP/s
 
 Each results file gives a table of its own, with what it was measured on beneath. Peers come from <gpu>-peers.json.
 While there are no results at all, tables say "not measured yet", which --check accepts.
@@ -269,7 +269,7 @@ def size_of_peers(entry: Json) -> tuple[Any, ...]:
 
 
 def sweep(report: Json, peers: Json | None, words: list[str]) -> str | None:
-    usage = "sweep CHAPTER d=64|128 causal=0|1"
+    usage = "sweep CHAPTER d=64|128|256 causal=0|1"
     if not words:
         raise MarkerError(f"use: {usage}")
     dim, causal = sweep_arguments(words[1:], usage)
@@ -308,7 +308,7 @@ def sweep(report: Json, peers: Json | None, words: list[str]) -> str | None:
 
 
 def peers_table(report: Json, peers: Json | None, words: list[str]) -> str | None:
-    dim, causal = sweep_arguments(words, "peers d=64|128 causal=0|1")
+    dim, causal = sweep_arguments(words, "peers d=64|128|256 causal=0|1")
     if peers is None:
         return None
     sizes = {

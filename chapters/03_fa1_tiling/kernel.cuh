@@ -43,7 +43,7 @@ constexpr int GroupThreads = 32 * Warps;
 template <int HeadDim>
 constexpr int Groups = HeadDim == 256 ? 2 : 3;
 template <int HeadDim>
-constexpr int Threads = Groups<HeadDim>* GroupThreads;
+constexpr int Threads = GroupThreads* Groups<HeadDim>;
 
 /// Columns of P·V that are summed up at once.
 template <int HeadDim>
@@ -71,8 +71,7 @@ struct Storage {
   GroupStorage<Element, HeadDim, BlockQ> group[Groups<HeadDim>];
 };
 
-/// P·V for a warp's keys, `Cols` columns of V from v_col on, added to what other warps left in columns `col` .. of
-/// `sum`.
+/// sum += P·V for a warp's keys, in `Cols` columns: of V from v_col on, of the sum from col on. `first`: sum = P·V.
 template <typename Element, int Cols, typename SumTile, int RowTiles, int KeyTiles, typename VTile>
 __device__ __forceinline__ void add_share(SumTile& sum, int col, bool first, const FragmentA (&P)[RowTiles][KeyTiles],
                                           const VTile& V, int warp_key, int v_col) {
@@ -165,9 +164,9 @@ __global__ void __launch_bounds__(Threads<HeadDim>, 1)
         }
       }
 
-      // -- O, its columns in pieces, one for each warp at a time
+      // -- P·V summed over the warps, in pieces of its columns: at each step every warp is at another one
       const auto piece = [&](int step) { return (warp + step) % Warps * PieceCols; };
-      // What comes next travels while this tile is worked on, and takes the place of Q, which all warps are done with.
+      // The next Q travels meanwhile, and takes the place of this one, which all warps are done with.
       const int next = q_block + Groups<HeadDim>;
       next_Q.load(thread, Q, next < q_blocks ? next * BlockQ : last ? shape.seq_q : group * BlockQ);
       const bool has_row = thread < BlockQ && q_row + thread < shape.seq_q;
@@ -182,8 +181,8 @@ __global__ void __launch_bounds__(Threads<HeadDim>, 1)
         // -- m', l' and the weights of O and P·V: one thread for each row
         if (col == 0 && has_row) {
           const int row = q_row + thread;
-          const auto maxima = load_vector<Warps>(own.row_max, thread, 0),
-                     sums = load_vector<Warps>(own.row_sum, thread, 0);
+          const auto maxima = load_vector<Warps>(own.row_max, thread, 0);
+          const auto sums = load_vector<Warps>(own.row_sum, thread, 0);
           float m_tile = NothingSeen, l_tile = 0.0f;
 #pragma unroll
           for (int w = 0; w < Warps; ++w) m_tile = fmaxf(m_tile, maxima[w]), l_tile += sums[w];
@@ -202,13 +201,13 @@ __global__ void __launch_bounds__(Threads<HeadDim>, 1)
         }
 
         // -- O = weight_old·O + weight_new·P·V for the piece that this warp completes
-        const int last_piece = piece(Warps - 1) + lane * 4 % PieceCols;
+        const int own_col = piece(Warps - 1) + lane * 4 % PieceCols;
         Vector<float, 4> before[BlockQ / RowsAtOnce];  // travels while the sum is taken
 #pragma unroll
         for (int i = 0; i < BlockQ / RowsAtOnce; ++i) {
           const int row = q_row + i * RowsAtOnce + lane * 4 / PieceCols;
           before[i] = {};
-          if (!first && row < shape.seq_q) before[i] = load_vector<4>(O_partial, row, col + last_piece);
+          if (!first && row < shape.seq_q) before[i] = load_vector<4>(O_partial, row, col + own_col);
         }
 #pragma unroll
         for (int step = 1; step < Warps; ++step) {
@@ -220,7 +219,7 @@ __global__ void __launch_bounds__(Threads<HeadDim>, 1)
         for (int i = 0; i < BlockQ / RowsAtOnce; ++i) {
           const int row = i * RowsAtOnce + lane * 4 / PieceCols;
           if (q_row + row >= shape.seq_q) continue;
-          auto sum = load_vector<4>(own.PV, row, last_piece);
+          auto sum = load_vector<4>(own.PV, row, own_col);
           const float weight_old = own.weight_old.load(row), weight_new = own.weight_new.load(row);
 #pragma unroll
           for (int j = 0; j < 4; ++j) sum[j] = weight_old * before[i][j] + weight_new * sum[j];
@@ -228,9 +227,9 @@ __global__ void __launch_bounds__(Threads<HeadDim>, 1)
             Vector<Element, 4> rounded;
 #pragma unroll
             for (int j = 0; j < 4; ++j) rounded[j] = from_float<Element>(sum[j]);
-            O.store_vector(q_row + row, col + last_piece, rounded);
+            O.store_vector(q_row + row, col + own_col, rounded);
           } else {
-            O_partial.store_vector(q_row + row, col + last_piece, sum);
+            O_partial.store_vector(q_row + row, col + own_col, sum);
           }
         }
         if (col + SumCols<HeadDim> < HeadDim) group_barrier();  // the next columns take the place of these
