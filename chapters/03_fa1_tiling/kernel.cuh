@@ -81,6 +81,9 @@ __device__ __forceinline__ void add_share(SumTile& sum, int col, bool first, con
   store_accumulators(sum, 0, col, PV);
 }
 
+/// 0, 2, 1, 3, 4, 6, 5, 7
+__device__ __forceinline__ int swap_low_bits(int i) { return (i & ~3) | (i & 1) << 1 | (i & 2) >> 1; }
+
 // -- The kernel -------------------------------------------------------------------------------------------------------
 
 template <typename Element, int HeadDim, int BlockQ, int BlockKV>
@@ -111,6 +114,9 @@ __global__ void __launch_bounds__(Threads<HeadDim>, 1)
   auto& own = smem.group[group];
   const auto group_barrier = [&] { named_barrier_sync(1 + group, GroupThreads); };
   const int warp_key = warp * KeysPerWarp;  // of the K/V tile
+  // The row of a piece that this lane moves a part of. Neighbouring rows are two apart, so that they lie in other
+  // banks.
+  const int lane_row = swap_low_bits(lane * 4 / PieceCols);
   const float scale_log2 = shape.scale * Log2E;
 
   const int kv_blocks = ceil_div(shape.seq_kv, BlockKV), q_blocks = ceil_div(shape.seq_q, BlockQ);
@@ -175,7 +181,6 @@ __global__ void __launch_bounds__(Threads<HeadDim>, 1)
 #pragma unroll 1
       for (int col = 0; col < HeadDim; col += SumCols<HeadDim>) {
         add_share<Element, PieceCols>(own.PV, piece(0), true, P, smem.V, warp_key, col + piece(0));
-        if (col == 0) next_Q.store(thread, own.Q);
         group_barrier();
 
         // -- m', l' and the weights of O and P·V: one thread for each row
@@ -200,24 +205,27 @@ __global__ void __launch_bounds__(Threads<HeadDim>, 1)
           }
         }
 
+        add_share<Element, PieceCols>(own.PV, piece(1), false, P, smem.V, warp_key, col + piece(1));
+        if (col == 0) next_Q.store(thread, own.Q);
+
         // -- O = weight_old·O + weight_new·P·V for the piece that this warp completes
         const int own_col = piece(Warps - 1) + lane * 4 % PieceCols;
-        Vector<float, 4> before[BlockQ / RowsAtOnce];  // travels while the sum is taken
+        Vector<float, 4> before[BlockQ / RowsAtOnce];  // travels while the sum is completed
 #pragma unroll
         for (int i = 0; i < BlockQ / RowsAtOnce; ++i) {
-          const int row = q_row + i * RowsAtOnce + lane * 4 / PieceCols;
+          const int row = q_row + i * RowsAtOnce + lane_row;
           before[i] = {};
           if (!first && row < shape.seq_q) before[i] = load_vector<4>(O_partial, row, col + own_col);
         }
 #pragma unroll
-        for (int step = 1; step < Warps; ++step) {
+        for (int step = 2; step < Warps; ++step) {
+          group_barrier();
           add_share<Element, PieceCols>(own.PV, piece(step), false, P, smem.V, warp_key, col + piece(step));
-          if (step < Warps - 1) group_barrier();
         }
         __syncwarp();
 #pragma unroll
         for (int i = 0; i < BlockQ / RowsAtOnce; ++i) {
-          const int row = i * RowsAtOnce + lane * 4 / PieceCols;
+          const int row = i * RowsAtOnce + lane_row;
           if (q_row + row >= shape.seq_q) continue;
           auto sum = load_vector<4>(own.PV, row, own_col);
           const float weight_old = own.weight_old.load(row), weight_new = own.weight_new.load(row);
