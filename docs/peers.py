@@ -445,6 +445,19 @@ def save(report: dict[str, Any], path: Path) -> None:
         stop(2, f"cannot write --json {path}: {error}")
 
 
+def make_room(path: Path) -> None:
+    """Makes the folder of the figures' file, and stops before anything is measured if it cannot be written."""
+    partial = path.with_name(path.name + ".partial")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        partial.touch()
+        partial.unlink()
+        if path.is_dir():
+            raise IsADirectoryError("it is a folder")
+    except OSError as error:
+        stop(2, f"cannot write --json {path}: {error}")
+
+
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     sizes = parser.add_mutually_exclusive_group()
@@ -476,6 +489,9 @@ def main() -> int:
     variants = [names for names in library.variants() if names[0].startswith(tuple(arguments.chapters))]
     if not variants:
         stop(2, f"no chapter begins with {' or '.join(arguments.chapters)}")
+
+    if arguments.json:
+        make_room(arguments.json)
 
     clocks = "clocks.sm", "clocks.mem", "clocks.max.sm", "power.draw", "temperature.gpu"
     report: dict[str, Any] = {
