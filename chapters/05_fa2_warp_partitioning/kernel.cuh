@@ -1,8 +1,8 @@
 // Chapter 05, FlashAttention-2's work partitioning (arXiv 2307.08691, algorithm 1 and section 3.3): the loops are those
 // of chapter 04, but within a block each warp owns query rows, not keys. It then needs nothing from another warp: the
 // maximum and the sum of a row lie in four lanes of one warp, and the scores that its first product leaves in registers
-// are, rounded to 16 bits, the left operand of its second product. So a block can take 128 rows, and K and V are asked
-// for a quarter as often.
+// are, rounded to 16 bits, the left operand of its second product. And since nobody holds sums of another warp's rows,
+// four warps hold O of 128 rows, and an SM has room for a second block.
 //
 // What keeps the tensor cores fed: K and V tiles arrive by cp.async one iteration ahead, in shared memory swizzled so
 // that ldmatrix finds its eight rows in different banks; each fragment of K and V serves all row tiles of the warp; one
