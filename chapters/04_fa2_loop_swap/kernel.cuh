@@ -85,7 +85,7 @@ __global__ void __launch_bounds__(Threads, 1)
   load_tile<Threads>(smem.Q, Q, q_row);
   next.store(thread, smem.tile.K);
   next.load(thread, V, kv_row(0));
-  Accumulator O_of_warp[RowTiles][ColTiles] = {};  // [BlockQ, HeadDim], this warp's keys
+  Accumulator O_of_warp[RowTiles][ColTiles] = {};  // [RowsPerWarp, HeadDim], this warp's keys
   float m[RowTiles][2], l[RowTiles][2];            // rows Accumulator::row(h); l of this lane's columns of S
 #pragma unroll
   for (int r = 0; r < RowTiles; ++r) m[r][0] = m[r][1] = NothingSeen, l[r][0] = l[r][1] = 0.0f;
@@ -96,7 +96,7 @@ __global__ void __launch_bounds__(Threads, 1)
     next.load(thread, K, kv_row(kv_block + 1));
 
     // -- S = Q·K^T for this warp's keys, and their row maxima
-    Accumulator S[RowTiles][KeyTiles] = {};  // [BlockQ, KeysPerWarp]
+    Accumulator S[RowTiles][KeyTiles] = {};  // [RowsPerWarp, KeysPerWarp]
     multiply_transposed<Element>(S, smem.Q, warp_row, smem.tile.K, warp_key);
     // The first row sees the fewest keys: a tile that it sees whole needs no mask.
     const bool masked = (kv_block + 1) * BlockKV > shape.visible_keys(q_row + warp_row);
@@ -130,7 +130,7 @@ __global__ void __launch_bounds__(Threads, 1)
     if (__any_sync(0xffffffffu, grown)) rescale(O_of_warp, l, m, m_new);
 
     // -- P = exp(S − m'), l = l + rowsum(P)
-    FragmentA P[RowTiles][KeyTiles / 2];  // [BlockQ, KeysPerWarp]
+    FragmentA P[RowTiles][KeyTiles / 2];  // [RowsPerWarp, KeysPerWarp]
 #pragma unroll
     for (int r = 0; r < RowTiles; ++r) {
 #pragma unroll

@@ -16,7 +16,6 @@ namespace flash::sim {
 namespace {
 
 constexpr std::size_t kStackBytes = 128 * 1024;
-constexpr int kMaxSharedBytes = 227 * 1024;  // what one block can have on sm_90
 constexpr int kNamedBarriers = 16;
 
 /// Stacks with a guard page below: an overflow is a segmentation fault, not another thread's variables.

@@ -26,6 +26,9 @@
 
 namespace flash::sim {
 
+/// Shared memory that one block can have on sm_90, in bytes.
+constexpr std::size_t kMaxSharedBytes = 227 * 1024;
+
 struct Dim3 {
   unsigned x = 1, y = 1, z = 1;
 };

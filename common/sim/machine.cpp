@@ -21,8 +21,6 @@ namespace flash::sim {
 
 namespace {
 
-constexpr std::size_t kMaxShared = 227 * 1024;
-
 /// CUDA threads in flight at once. Each has a stack with a guard page, two of the mappings of which Linux gives a
 /// process 65530.
 constexpr int kMaxFibers = 16 * 1024;
@@ -132,9 +130,9 @@ void Machine::run(const LaunchConfig& config, std::function<void()> body) {
     throw DeviceError(
         fmt::format("kernel {}: {} threads in a block; 1 to 1024 are possible", config.name, config.threads));
   }
-  if (config.shared_bytes > kMaxShared) {
+  if (config.shared_bytes > kMaxSharedBytes) {
     throw DeviceError(fmt::format("kernel {}: {} bytes of shared memory for a block; {} are possible", config.name,
-                                  config.shared_bytes, kMaxShared));
+                                  config.shared_bytes, kMaxSharedBytes));
   }
 
   const KernelRun kernel{config, std::move(body), schedule_seed_};
