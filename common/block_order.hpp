@@ -9,7 +9,8 @@
 
 namespace flash {
 
-/// So many blocks an H100 or H200 holds at a time, two on each of its 132 SMs (rounded to a power of 2).
+/// So many blocks of chapter 05 an H100 or H200 holds at a time, two on each of its 132 SMs (rounded to a power of 2).
+/// Of chapter 04 it holds half as many, and goes through a round in two turns.
 constexpr int BlocksAtOnce = 256;
 
 struct Place {

@@ -24,7 +24,6 @@ struct Accumulator {
   __device__ __forceinline__ static int row(int half) { return int(threadIdx.x % 32 / 4) + 8 * half; }
   __device__ __forceinline__ static int column(int i) { return int(threadIdx.x % 4 * 2) + i; }
 
-  __device__ __forceinline__ void clear() { value[0] = value[1] = value[2] = value[3] = 0.0f; }
   /// row(half) *= factor
   __device__ __forceinline__ void scale_row(int half, float factor) {
     value[2 * half] *= factor;
@@ -52,7 +51,8 @@ __device__ __forceinline__ void load_a_tiles(FragmentA (&a)[RowTiles][Depth], co
   }
 }
 
-/// The [16, 16] piece of `tile` as right operands: of a product that sums over the tile's rows (P·V).
+/// The [16, 16] piece of `tile` as right operands: of a product that sums over the tile's rows (P·V). A swizzled tile
+/// takes no `warp_col`.
 template <typename Tile>
 __device__ __forceinline__ FragmentB2 load_b(const Tile& tile, int row, int col, int warp_row = 0, int warp_col = 0) {
   const int lane = int(threadIdx.x % 32);
@@ -133,7 +133,8 @@ __device__ __forceinline__ void multiply_transposed(Accumulator (&S)[RowTiles][K
 }
 
 /// O += P·V: [16·RowTiles, 8·ColTiles] sums over 16·KeyTiles keys, rows warp_key + key .. of V; V's columns `col` ...
-/// As above, warp_key is what differs from warp to warp, and key and col are what a loop unrolls.
+/// As above, warp_key and warp_col (in padded and row-major tiles only) are what differs from warp to warp, and key and
+/// col are what a loop unrolls.
 template <typename Element, int RowTiles, int KeyTiles, int ColTiles, typename VTile>
 __device__ __forceinline__ void multiply(Accumulator (&O)[RowTiles][ColTiles], const FragmentA (&P)[RowTiles][KeyTiles],
                                          const VTile& V, int key, int col, int warp_key = 0, int warp_col = 0) {

@@ -14,8 +14,9 @@
 // compute meanwhile. So a block has groups of warps that share K and V and take Q tiles in turn: each waits at its own
 // barriers, and the other groups' products fill the time.
 //
-// P·V is summed up in shared memory, a quarter of the columns for each warp at a time: a warp adds its share to one
-// quarter, waits, and goes on to the next, until each has been at all four. It then completes the one it came to last.
+// P·V is summed up in shared memory, in four pieces of its columns (of 128 columns at a time): a warp adds its share to
+// one piece, waits, and goes on to the next, until each has been at all four. It then completes the one it came to
+// last.
 //
 // O waits in HBM as fp32: rounded to 16 bits after every K/V tile, its error would grow with the number of tiles past
 // what standard attention makes. The last K/V tile writes the result in the output's type instead. Nothing reads what
@@ -39,7 +40,8 @@ namespace flash::MACHINE::fa1_tiling {
 constexpr int Warps = 4;  // that share a tile's keys
 constexpr int GroupThreads = 32 * Warps;
 
-/// Groups of warps, which share the Q tiles: as many as shared memory holds beside K and V.
+/// Groups of warps, which share the Q tiles: as many as find registers (d = 64 and 128) and shared memory beside K and
+/// V.
 template <int HeadDim>
 constexpr int Groups = HeadDim == 256 ? 2 : 3;
 template <int HeadDim>
@@ -114,8 +116,8 @@ __global__ void __launch_bounds__(Threads<HeadDim>, 1)
   auto& own = smem.group[group];
   const auto group_barrier = [&] { named_barrier_sync(1 + group, GroupThreads); };
   const int warp_key = warp * KeysPerWarp;  // of the K/V tile
-  // The row of a piece that this lane moves a part of. Neighbouring rows are two apart, so that they lie in other
-  // banks.
+  // The row of a piece that this lane moves a part of. Two rows of 16 columns that are read together are two apart,
+  // since neighbouring ones share banks.
   const int lane_row = swap_low_bits(lane * 4 / PieceCols);
   const float scale_log2 = shape.scale * Log2E;
 
@@ -172,12 +174,12 @@ __global__ void __launch_bounds__(Threads<HeadDim>, 1)
 
       // -- P·V summed over the warps, in pieces of its columns: at each step every warp is at another one
       const auto piece = [&](int step) { return (warp + step) % Warps * PieceCols; };
-      // The next Q travels meanwhile, and takes the place of this one, which all warps are done with.
-      const int next = q_block + Groups<HeadDim>;
-      next_Q.load(thread, Q, next < q_blocks ? next * BlockQ : last ? shape.seq_q : group * BlockQ);
+      // m, l and the next Q travel meanwhile; Q takes the place of this one, which all warps are done with.
       const bool has_row = thread < BlockQ && q_row + thread < shape.seq_q;
       const float m_before = has_row && !first ? m_old.load(q_row + thread) : NothingSeen;
       const float l_before = has_row && !first ? l_old.load(q_row + thread) : 0.0f;
+      const int next = q_block + Groups<HeadDim>;
+      next_Q.load(thread, Q, next < q_blocks ? next * BlockQ : last ? shape.seq_q : group * BlockQ);
 #pragma unroll 1
       for (int col = 0; col < HeadDim; col += SumCols<HeadDim>) {
         add_share<Element, PieceCols>(own.PV, piece(0), true, P, smem.V, warp_key, col + piece(0));

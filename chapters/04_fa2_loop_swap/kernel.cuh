@@ -17,7 +17,7 @@
 // a NaN in V is still NaN: it reaches its column of all rows of the Q tiles that visit the K/V tile, masked or not.
 // What lies behind the tensors' ends reaches nothing: such rows are zeros in shared memory.
 //
-// Warps still split the keys of a tile, in pairs: the two warps of a pair have the same 32 rows and each half of the
+// Warps still split the keys of a tile, in pairs: the two warps of a pair have the same rows and each half of the
 // keys. They agree on the maximum through shared memory for each tile; each then sums up its own keys' share of O and
 // l, and the shares meet once, after the last tile. Four pairs share K and V. What streams by is now K and V: the next
 // tile travels in registers while this one is worked on, K while S is computed, V during the rest.
@@ -113,7 +113,7 @@ __global__ void __launch_bounds__(Threads, 1)
     next.store(thread, smem.tile.K);
     next.load(thread, V, kv_row(kv_block + 1));
 
-    // -- m' = max(m, rowmax(S)) over all warps; O = O·exp(m − m'), l = l·exp(m − m'), where that is not 1
+    // -- m' = max(m, rowmax(S)) over the pair; O = O·exp(m − m'), l = l·exp(m − m'), where that is not 1
     float m_new[RowTiles][2];
     bool grown = false;
 #pragma unroll
@@ -186,7 +186,7 @@ __global__ void __launch_bounds__(Threads, 1)
     float l_row = 0.0f;
 #pragma unroll
     for (int w = 0; w < Warps; ++w) l_row += sums[w];
-    const float m_row = smem.row_max.load(thread, 0);  // the same of all warps
+    const float m_row = smem.row_max.load(thread, 0);  // the same of both warps of the pair
     lse.vector(at.batch, at.head).store(q_row + thread, log_sum_exp(m_row, l_row));
   }
 }

@@ -31,9 +31,11 @@ constexpr const char* kSmToL2 = "l1tex__m_l1tex2xbar_write_bytes.sum";
 constexpr const char* kLtsBytes = "lts__t_bytes.sum";
 constexpr const char* kLoadSectors = "l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum";
 constexpr const char* kStoreSectors = "l1tex__t_sectors_pipe_lsu_mem_global_op_st.sum";
-constexpr const char* kSharedLoads[] = {"smsp__inst_executed_op_shared_ld.sum", "smsp__inst_executed_op_ldsm.sum"};
-constexpr const char* kSharedStores = "smsp__inst_executed_op_shared_st.sum";
-constexpr const char* kSharedCopies = "smsp__inst_executed_op_ldgsts.sum";
+// With at least one lane on: ptxas sets dummy loads that no lane executes in front of each cp.async.
+constexpr const char* kSharedLoads[] = {"smsp__inst_executed_op_shared_ld_pred_on_any.sum",
+                                        "smsp__inst_executed_op_ldsm_pred_on_any.sum"};
+constexpr const char* kSharedStores = "smsp__inst_executed_op_shared_st_pred_on_any.sum";
+constexpr const char* kSharedCopies = "smsp__inst_executed_op_ldgsts_pred_on_any.sum";
 constexpr const char* kLoadConflicts = "l1tex__data_bank_conflicts_pipe_lsu_mem_shared_op_ld.sum";
 constexpr const char* kStoreConflicts = "l1tex__data_bank_conflicts_pipe_lsu_mem_shared_op_st.sum";
 constexpr const char* kCopyConflicts = "l1tex__data_bank_conflicts_pipe_lsu_mem_shared_op_ldgsts.sum";

@@ -489,6 +489,9 @@ std::vector<Case> matrix_cases() {
            Problem{1, 6, 2, 21, 19, 64, false, bf16},
            Problem{2, 6, 3, 9, 40, 128, true, fp16},
            Problem{3, 2, 1, 33, 7, 256, true, bf16},
+           // A short last Q tile, and statistics that begin within a sector.
+           Problem{1, 2, 2, 97, 300, 128, false, fp16},
+           Problem{1, 2, 1, 17, 600, 64, false, bf16},
            Problem{1, 9, 3, 17, 17, 64, true, fp16},
            // Head dimensions that are no power of two, where a chapter takes them.
            Problem{1, 2, 1, 40, 41, 8, true, fp16},
