@@ -264,7 +264,8 @@ std::optional<Settings> parse(int argc, char** argv) {
   app.add_option("--traffic-up-to", settings.traffic_up_to,
                  "read the byte counters up to this sequence length; 0 for never (8192)")
       ->type_name("N");
-  app.add_option("--commit", settings.commit, "recorded where there is no git checkout to ask")->type_name("TEXT");
+  app.add_option("--commit", settings.commit, "what is measured, where git cannot say it: in a copy of the tree")
+      ->type_name("TEXT");
   app.add_flag("--print-sizes", settings.print_sizes, "print the sizes, as docs/peers.py takes them, and exit");
   try {
     app.parse(argc, argv);
@@ -303,9 +304,13 @@ int measure_main(int argc, char** argv) {
   }
   require_writable(settings.out);
 
-  std::string commit = output_of("git rev-parse HEAD");
-  const bool dirty = !commit.empty() && !output_of("git status --porcelain --untracked-files=no").empty();
-  if (commit.empty()) commit = settings.commit.empty() ? "unknown" : settings.commit;
+  std::string commit = settings.commit;
+  bool dirty = false;
+  if (commit.empty()) {
+    commit = output_of("git rev-parse HEAD");
+    dirty = !commit.empty() && !output_of("git status --porcelain --untracked-files=no").empty();
+  }
+  if (commit.empty()) commit = "unknown";
   json report = {{"device", description},    {"gpu", description.substr(0, description.find(" ("))},
                  {"toolkit", FLASH_TOOLKIT}, {"date", now_utc()},
                  {"commit", commit},         {"dirty", dirty},
