@@ -8,8 +8,8 @@
 // each row, 4 maxima, 4 sums, and 4 shares of O in fp32. At d = 128 that is 550400 bytes of shared memory written and
 // read for each tile (524288 of them for O), beside 196608 bytes that the products read; split-q exchanges nothing.
 //
-// Chapter 04 splits the keys too, and avoids this: there each warp keeps its share of O in registers to the end. With four
-// warps for the keys, that would take 256 registers of each thread for this tile.
+// Chapter 04 splits the keys too, and avoids this: there each warp keeps its share of O in registers to the end. With
+// four warps for the keys, that would take 256 registers of each thread for this tile.
 #pragma once
 
 #include "common/attention_shape.hpp"
