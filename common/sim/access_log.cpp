@@ -112,6 +112,19 @@ bool SiteTable::before(SiteId a, SiteId b) const {
   return x.line < y.line;
 }
 
+namespace {
+
+bool same_instruction(const Access& a, const Access& b) {
+  return a.site == b.site && a.kind == b.kind && a.tensor == b.tensor;
+}
+
+/// How many accesses from `next` on come before one like `wanted`.
+std::ptrdiff_t distance_to(const Access& wanted, const Access* next, const Access* end) {
+  return std::find_if(next, end, [&](const Access& a) { return same_instruction(a, wanted); }) - next;
+}
+
+}  // namespace
+
 void count_accesses(AccessLog* const (&logs)[32], std::uint32_t open, const SiteTable& sites, Counters& counters) {
   const Access* next[32];
   const Access* end[32];
@@ -130,16 +143,22 @@ void count_accesses(AccessLog* const (&logs)[32], std::uint32_t open, const Site
   }
   const Access* group[32] = {};
   while (lanes > 0 && !open_lane_used_up) {
-    const Access* leader = next[active[0]];
+    int leading = active[0];
     for (int i = 1; i < lanes; ++i) {
-      const Access* other = next[active[i]];
-      if (other->site != leader->site && sites.before(other->site, leader->site)) leader = other;
+      const int lane = active[i];
+      if (next[lane]->site == next[leading]->site) continue;
+      // A lane that skipped something waits for those that come to where it is. Where each comes to the other's place,
+      // or neither does, the order is that of the source.
+      const bool comes = distance_to(*next[leading], next[lane], end[lane]) < end[lane] - next[lane];
+      const bool awaited = distance_to(*next[lane], next[leading], end[leading]) < end[leading] - next[leading];
+      if (comes != awaited ? comes : sites.before(next[lane]->site, next[leading]->site)) leading = lane;
     }
+    const Access* leader = next[leading];
     int count = 0, left = 0;
     for (int i = 0; i < lanes; ++i) {
       const int lane = active[i];
       const Access* mine = next[lane];
-      if (mine->site == leader->site && mine->kind == leader->kind && mine->tensor == leader->tensor) {
+      if (same_instruction(*mine, *leader)) {
         group[count++] = mine;
         ++next[lane];
       }

@@ -2,8 +2,8 @@
 //
 // The lanes of a warp run one after another here, so each keeps a short log; when the whole warp waits, the logs are
 // matched: accesses of different lanes from the same source line, the n-th with the n-th, are one warp-wide
-// instruction. Where lanes have diverged, the access from the earlier source line goes first, which is how a GPU
-// reconverges structured code.
+// instruction. Where lanes have diverged, those go first that come to where the others wait, which is how a GPU
+// reconverges structured code; in a loop both come to each other's place, and the earlier source line goes first.
 #pragma once
 
 #include <cstdint>

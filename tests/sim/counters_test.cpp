@@ -29,6 +29,7 @@ enum class Pattern {
   if_else_same_line,
   different_trip_counts,
   lanes_start_late,
+  skipped_by_some,
   nested,
   loop_with_collective,
   long_loop,
@@ -92,6 +93,13 @@ __global__ void pattern_kernel(GlobalTensor<float> tensor, GlobalTensor<float> o
       if (lane < 8) x.load(40, lane);
       for (int i = 0; i < 4; ++i) x.load(i, lane);
       if (lane < 8) x.load(41, lane);
+      break;
+    case Pattern::skipped_by_some:
+      // The lanes that skip the first access come to an earlier line, as behind a helper function from another file.
+      for (const bool first : {true, false}) {
+        if (!first) x.load(1, lane);
+        if (first && lane < 16) x.load(0, lane);
+      }
       break;
     case Pattern::nested:
       for (int i = 0; i < 3; ++i) {
@@ -186,6 +194,7 @@ TEST_CASE("sectors of diverged lanes: each branch is an access of its own, lanes
   expect_reads(Pattern::nested, {9, 3 * (4 + 2 + 4), 3 * 4 * (32 + 16 + 32)});
   // Lanes 0 to 4i + 3: (i + 2) / 2 sectors.
   expect_reads(Pattern::loop_with_collective, {8, 1 + 1 + 2 + 2 + 3 + 3 + 4 + 4, 4 * 4 * 36});
+  expect_reads(Pattern::skipped_by_some, {2, 2 + 4, 64 + 128});
 }
 
 TEST_CASE("lanes of one line that access different tensors are different accesses") {
