@@ -174,7 +174,7 @@ __global__ void __launch_bounds__(Threads<HeadDim>, 1)
 
       // -- P·V summed over the warps, in pieces of its columns: at each step every warp is at another one
       const auto piece = [&](int step) { return (warp + step) % Warps * PieceCols; };
-      // m, l and the next Q travel meanwhile; Q takes the place of this one, which all warps are done with.
+      // m, l and the next Q travel meanwhile; all warps are done with this Q, so the next one takes its place below.
       const bool has_row = thread < BlockQ && q_row + thread < shape.seq_q;
       const float m_before = has_row && !first ? m_old.load(q_row + thread) : NothingSeen;
       const float l_before = has_row && !first ? l_old.load(q_row + thread) : 0.0f;
