@@ -17,6 +17,7 @@
 
 #include "common/error.hpp"
 #include "common/file.hpp"
+#include "common/options.hpp"
 #include "common/report.hpp"
 #include "common/run.hpp"
 
@@ -267,14 +268,7 @@ std::optional<Settings> parse(int argc, char** argv) {
   app.add_option("--commit", settings.commit, "what is measured, where git cannot say it: in a copy of the tree")
       ->type_name("TEXT");
   app.add_flag("--print-sizes", settings.print_sizes, "print the sizes, as docs/peers.py takes them, and exit");
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::CallForHelp&) {
-    fmt::print("{}", app.help());
-    return std::nullopt;
-  } catch (const CLI::ParseError& error) {
-    throw UsageError(fmt::format("{}; measure --help lists the options", error.what()));
-  }
+  if (!parse_command_line(app, "measure", argc, argv)) return std::nullopt;
   if (settings.dtype != "fp16" && settings.dtype != "bf16") {
     throw UsageError(fmt::format("--dtype {}: use fp16 or bf16", in_quotes(settings.dtype)));
   }

@@ -86,6 +86,18 @@ CLI::Option* add_number(CLI::App& app, const std::string& flag, T& value, const 
 
 }  // namespace
 
+bool parse_command_line(CLI::App& app, const std::string& program, int argc, const char* const* argv) {
+  try {
+    app.parse(argc, argv);
+    return true;
+  } catch (const CLI::CallForHelp&) {
+    fmt::print("{}", app.help());
+    return false;
+  } catch (const CLI::ParseError& error) {
+    throw UsageError(fmt::format("{}; {} --help lists the options", one_line(error.what()), program));
+  }
+}
+
 std::optional<Options> parse_options(const Program& program, int argc, const char* const* argv) {
   Options options;
   for (int i = 1; i < argc; ++i) options.arguments.emplace_back(argv[i]);
@@ -161,14 +173,7 @@ std::optional<Options> parse_options(const Program& program, int argc, const cha
   }
   in_report(app.add_option("--json", options.json_path, "file for the report as JSON")->type_name("FILE"));
 
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::CallForHelp&) {
-    fmt::print("{}", app.help());
-    return std::nullopt;
-  } catch (const CLI::ParseError& error) {
-    throw UsageError(fmt::format("{}; {} --help lists the options", one_line(error.what()), program.name));
-  }
+  if (!parse_command_line(app, program.name, argc, argv)) return std::nullopt;
   if (dtype_option->count() > 0) options.dtype = dtype;
   const auto at_least_one = [](const char* flag, const std::optional<std::int64_t>& value) {
     if (value && *value < 1) throw UsageError(fmt::format("{} {}: use 1 or more", flag, *value));

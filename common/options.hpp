@@ -10,6 +10,10 @@
 #include "common/host_tensor.hpp"
 #include "common/problem.hpp"
 
+namespace CLI {
+class App;
+}
+
 namespace flash {
 
 enum class DeviceChoice { automatic, gpu, sim };
@@ -36,6 +40,10 @@ struct Options {
 
   std::vector<std::string> arguments;  // as given, for the JSON report
 };
+
+/// Parses the command line of `program` into what `app` has been given. Prints the help and returns false when that is
+/// what was asked for. Throws UsageError, one line.
+bool parse_command_line(CLI::App& app, const std::string& program, int argc, const char* const* argv);
 
 /// What the program is, for its help.
 struct Program {

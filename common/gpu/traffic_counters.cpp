@@ -31,7 +31,7 @@ constexpr const char* kSmToL2 = "l1tex__m_l1tex2xbar_write_bytes.sum";
 constexpr const char* kLtsBytes = "lts__t_bytes.sum";
 constexpr const char* kLoadSectors = "l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum";
 constexpr const char* kStoreSectors = "l1tex__t_sectors_pipe_lsu_mem_global_op_st.sum";
-// With at least one lane on: ptxas sets dummy loads that no lane executes in front of each cp.async.
+// With at least one lane on: ptxas puts loads that no lane executes in front of many a cp.async.
 constexpr const char* kSharedLoads[] = {"smsp__inst_executed_op_shared_ld_pred_on_any.sum",
                                         "smsp__inst_executed_op_ldsm_pred_on_any.sum"};
 constexpr const char* kSharedStores = "smsp__inst_executed_op_shared_st_pred_on_any.sum";

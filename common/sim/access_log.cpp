@@ -118,9 +118,9 @@ bool same_instruction(const Access& a, const Access& b) {
   return a.site == b.site && a.kind == b.kind && a.tensor == b.tensor;
 }
 
-/// How many accesses from `next` on come before one like `wanted`.
-std::ptrdiff_t distance_to(const Access& wanted, const Access* next, const Access* end) {
-  return std::find_if(next, end, [&](const Access& a) { return same_instruction(a, wanted); }) - next;
+/// Whether a lane whose log goes on from `next` to `end` comes to the instruction of `place`.
+bool comes_to(const Access& place, const Access* next, const Access* end) {
+  return std::any_of(next, end, [&](const Access& a) { return same_instruction(a, place); });
 }
 
 }  // namespace
@@ -149,8 +149,8 @@ void count_accesses(AccessLog* const (&logs)[32], std::uint32_t open, const Site
       if (next[lane]->site == next[leading]->site) continue;
       // A lane that skipped something waits for those that come to where it is. Where each comes to the other's place,
       // or neither does, the order is that of the source.
-      const bool comes = distance_to(*next[leading], next[lane], end[lane]) < end[lane] - next[lane];
-      const bool awaited = distance_to(*next[lane], next[leading], end[leading]) < end[leading] - next[leading];
+      const bool comes = comes_to(*next[leading], next[lane], end[lane]);
+      const bool awaited = comes_to(*next[lane], next[leading], end[leading]);
       if (comes != awaited ? comes : sites.before(next[lane]->site, next[leading]->site)) leading = lane;
     }
     const Access* leader = next[leading];
