@@ -6,7 +6,7 @@
     docs/peers.py --sizes 1,16,16,4096,4096,128,full 2,32,8,1024,4096,64,causal --dtype bf16
     docs/peers.py --device sim                       the simulated GPU on host tensors: checks only, no times
 
-The chapters come from libflash_chapters.so (common/flash_chapters.h), loaded into this process. "unfused" is standard
+The chapters come from libflash_chapters.so (common/program/flash_chapters.h), loaded into this process. "unfused" is standard
 attention in four calls, the counterpart of chapter 01; flash_attn_3 is FlashAttention-3 (flash_attn_interface). Each
 repeat runs every contestant once, in turn, so that a change of clocks meets all of them; L2 is overwritten before each.
 Times are medians of CUDA events. TFLOP/s counts 4*b*h*nq*nk*d, half of that when causal. Sampled rows are checked
@@ -188,7 +188,7 @@ class AttentionCall(ctypes.Structure):
 
 
 class Library:
-    """libflash_chapters.so; the constants are those of common/flash_chapters.h."""
+    """libflash_chapters.so; the constants are those of common/program/flash_chapters.h."""
 
     OK = 0
     DEVICES = {"cuda": 0, "cpu": 1}

@@ -7,8 +7,8 @@
 #include <cstdint>
 #include <vector>
 
-#include "common/host_tensor.hpp"
-#include "common/problem.hpp"
+#include "common/base/host_tensor.hpp"
+#include "common/base/problem.hpp"
 
 namespace flash {
 

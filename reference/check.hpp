@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
-#include "common/host_tensor.hpp"
-#include "common/problem.hpp"
+#include "common/base/host_tensor.hpp"
+#include "common/base/problem.hpp"
 #include "reference/attention.hpp"
 
 namespace flash {

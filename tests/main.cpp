@@ -4,7 +4,7 @@
 #include <cstdio>
 #include <string>
 
-#include "common/device.hpp"
+#include "common/device/device.hpp"
 #include "tests/catch.hpp"
 #include "tests/support/skip.hpp"
 

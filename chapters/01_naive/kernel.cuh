@@ -5,8 +5,8 @@
 // before fused attention, and keeps only the softmax kernel.
 #pragma once
 
-#include "common/attention_shape.hpp"
-#include "common/kernel.hpp"
+#include "common/kernel/attention_shape.hpp"
+#include "common/kernel/kernel.hpp"
 
 namespace flash::MACHINE::naive {
 

@@ -11,7 +11,7 @@
 //  output   a warp computes 64 columns of one row: for each 8 keys 1 sector of P, for each key 128 bytes of V.
 #pragma once
 
-#include "common/traffic.hpp"
+#include "common/base/traffic.hpp"
 
 namespace flash::naive {
 

@@ -9,8 +9,8 @@
 // computes each score anew in each pass.
 #pragma once
 
-#include "common/attention_shape.hpp"
-#include "common/kernel.hpp"
+#include "common/kernel/attention_shape.hpp"
+#include "common/kernel/kernel.hpp"
 
 namespace flash::MACHINE::online_softmax {
 

@@ -6,7 +6,7 @@
 // `safe` variant, which computes the scores in each of its three passes). Whole rows are accessed 64 columns at a time.
 #pragma once
 
-#include "common/traffic.hpp"
+#include "common/base/traffic.hpp"
 
 namespace flash::online_softmax {
 

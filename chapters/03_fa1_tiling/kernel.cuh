@@ -27,11 +27,11 @@
 // tensors' ends reaches nothing: such rows are zeros in shared memory.
 #pragma once
 
-#include "common/attention_shape.hpp"
-#include "common/fragments.hpp"
-#include "common/kernel.hpp"
-#include "common/load_tile.hpp"
-#include "common/softmax.hpp"
+#include "common/kernel/attention_shape.hpp"
+#include "common/kernel/fragments.hpp"
+#include "common/kernel/kernel.hpp"
+#include "common/kernel/load_tile.hpp"
+#include "common/kernel/softmax.hpp"
 
 namespace flash::MACHINE::fa1_tiling {
 

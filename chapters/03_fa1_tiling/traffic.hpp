@@ -15,7 +15,7 @@
 // eight of 16; of m, l and LSE the rows of one tile.
 #pragma once
 
-#include "common/traffic.hpp"
+#include "common/base/traffic.hpp"
 
 namespace flash::fa1_tiling {
 

@@ -23,12 +23,12 @@
 // tile travels in registers while this one is worked on, K while S is computed, V during the rest.
 #pragma once
 
-#include "common/attention_shape.hpp"
-#include "common/block_order.hpp"
-#include "common/fragments.hpp"
-#include "common/kernel.hpp"
-#include "common/load_tile.hpp"
-#include "common/softmax.hpp"
+#include "common/kernel/attention_shape.hpp"
+#include "common/kernel/block_order.hpp"
+#include "common/kernel/fragments.hpp"
+#include "common/kernel/kernel.hpp"
+#include "common/kernel/load_tile.hpp"
+#include "common/kernel/softmax.hpp"
 
 namespace flash::MACHINE::fa2_loop_swap {
 

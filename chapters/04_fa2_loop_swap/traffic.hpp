@@ -11,7 +11,7 @@
 // A warp accesses 512 bytes of whole rows at once; of LSE 32 rows.
 #pragma once
 
-#include "common/traffic.hpp"
+#include "common/base/traffic.hpp"
 
 namespace flash::fa2_loop_swap {
 

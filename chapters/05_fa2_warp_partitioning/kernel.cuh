@@ -18,13 +18,13 @@
 #pragma once
 
 #include "chapters/05_fa2_warp_partitioning/split_k.cuh"
-#include "common/attention_shape.hpp"
-#include "common/block_order.hpp"
-#include "common/fragments.hpp"
-#include "common/kernel.hpp"
-#include "common/load_tile.hpp"
-#include "common/softmax.hpp"
-#include "common/write_output.hpp"
+#include "common/kernel/attention_shape.hpp"
+#include "common/kernel/block_order.hpp"
+#include "common/kernel/fragments.hpp"
+#include "common/kernel/kernel.hpp"
+#include "common/kernel/load_tile.hpp"
+#include "common/kernel/softmax.hpp"
+#include "common/kernel/write_output.hpp"
 
 namespace flash::MACHINE::fa2_warp_partitioning {
 

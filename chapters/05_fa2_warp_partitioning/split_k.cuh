@@ -12,13 +12,13 @@
 // four warps for the keys, that would take 256 registers of each thread for this tile.
 #pragma once
 
-#include "common/attention_shape.hpp"
-#include "common/block_order.hpp"
-#include "common/fragments.hpp"
-#include "common/kernel.hpp"
-#include "common/load_tile.hpp"
-#include "common/softmax.hpp"
-#include "common/write_output.hpp"
+#include "common/kernel/attention_shape.hpp"
+#include "common/kernel/block_order.hpp"
+#include "common/kernel/fragments.hpp"
+#include "common/kernel/kernel.hpp"
+#include "common/kernel/load_tile.hpp"
+#include "common/kernel/softmax.hpp"
+#include "common/kernel/write_output.hpp"
 
 namespace flash::MACHINE::split_k {
 

@@ -7,7 +7,7 @@
 // the work does not change that. Every access is of whole rows: 32 lanes of 16 bytes.
 #pragma once
 
-#include "common/traffic.hpp"
+#include "common/base/traffic.hpp"
 
 namespace flash::fa2_warp_partitioning {
 

@@ -8,7 +8,7 @@
 #include <random>
 #include <vector>
 
-#include "common/dtype.hpp"
+#include "common/base/dtype.hpp"
 #include "common/gpu/check.hpp"
 #include "common/gpu/cublas.hpp"
 

@@ -5,7 +5,7 @@
 #include <string>
 #include <type_traits>
 
-#include "common/error.hpp"
+#include "common/base/error.hpp"
 #include "common/gpu/check.hpp"
 #include "common/gpu/dynamic_library.hpp"
 

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <string>
 
-#include "common/dtype.hpp"
+#include "common/base/dtype.hpp"
 
 struct CUstream_st;  // cudaStream_t is CUstream_st*
 

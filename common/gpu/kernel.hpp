@@ -1,8 +1,8 @@
 // Everything a kernel may use, on a GPU; common/sim/kernel.hpp is its twin for the simulated GPU.
 #pragma once
 
-#include "common/chapter.hpp"
-#include "common/error.hpp"
+#include "common/base/chapter.hpp"
+#include "common/base/error.hpp"
 #include "common/gpu/machine.hpp"
 #include "common/gpu/types.hpp"
 #include "common/gpu/views.hpp"

@@ -4,8 +4,10 @@
 
 #include <algorithm>
 
+#include "common/gpu/ceilings.hpp"
 #include "common/gpu/cublas.hpp"
 #include "common/gpu/flush.hpp"
+#include "common/gpu/traffic_counters.hpp"
 
 namespace flash::gpu {
 

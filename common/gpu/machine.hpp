@@ -1,4 +1,4 @@
-// A real GPU as a device: the CUDA runtime behind common/device.hpp, and the launch helper for kernels.
+// A real GPU as a device: the CUDA runtime behind common/device/device.hpp, and the launch helper for kernels.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -8,10 +8,10 @@
 #include <utility>
 #include <vector>
 
-#include "common/device.hpp"
+#include "common/base/launch_config.hpp"
+#include "common/base/problem.hpp"
+#include "common/device/device.hpp"
 #include "common/gpu/check.hpp"
-#include "common/launch_config.hpp"
-#include "common/problem.hpp"
 
 namespace flash {
 class Cublas;

@@ -2,7 +2,7 @@
 
 #include <cuda_runtime_api.h>
 
-#include "common/error.hpp"
+#include "common/base/error.hpp"
 
 // The range profiler came with CUDA 12.6's CUPTI; an older toolkit, or one without CUPTI, builds a program that says
 // so.

@@ -9,7 +9,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "common/sim/counters.hpp"
+#include "common/device/counters.hpp"
 #include "common/sim/site.hpp"
 
 namespace flash::sim {

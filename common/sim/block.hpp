@@ -17,10 +17,10 @@
 #include <string>
 #include <vector>
 
-#include "common/error.hpp"
-#include "common/launch_config.hpp"
+#include "common/base/error.hpp"
+#include "common/base/launch_config.hpp"
+#include "common/device/counters.hpp"
 #include "common/sim/access_log.hpp"
-#include "common/sim/counters.hpp"
 #include "common/sim/shared_shadow.hpp"
 #include "common/sim/site.hpp"
 

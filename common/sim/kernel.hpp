@@ -1,11 +1,11 @@
 // Everything a kernel may use, on the simulated GPU: CUDA's keywords and built-in variables, the views, and the
-// instructions. common/gpu/kernel.hpp is its twin for nvcc; common/kernel.hpp picks one.
+// instructions. common/gpu/kernel.hpp is its twin for nvcc; common/kernel/kernel.hpp picks one.
 #pragma once
 
 #include <algorithm>
 
-#include "common/chapter.hpp"
-#include "common/error.hpp"
+#include "common/base/chapter.hpp"
+#include "common/base/error.hpp"
 #include "common/sim/atomics.hpp"
 #include "common/sim/barrier.hpp"
 #include "common/sim/cp_async.hpp"

@@ -14,7 +14,7 @@
 #include <thread>
 #include <utility>
 
-#include "common/host_memory.hpp"
+#include "common/base/host_memory.hpp"
 #include "common/sim/block.hpp"
 
 namespace flash::sim {

@@ -10,9 +10,9 @@
 #include <utility>
 #include <vector>
 
-#include "common/device.hpp"
-#include "common/launch_config.hpp"
-#include "common/sim/counters.hpp"
+#include "common/base/launch_config.hpp"
+#include "common/device/counters.hpp"
+#include "common/device/device.hpp"
 
 namespace flash::sim {
 

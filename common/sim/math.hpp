@@ -3,7 +3,7 @@
 
 #include <cmath>
 
-#include "common/dtype.hpp"
+#include "common/base/dtype.hpp"
 #include "common/sim/block.hpp"
 
 namespace flash::sim {

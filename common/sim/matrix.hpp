@@ -6,7 +6,7 @@
 #include <cmath>
 #include <cstring>
 
-#include "common/dtype.hpp"
+#include "common/base/dtype.hpp"
 #include "common/sim/tensor_core.hpp"
 #include "common/sim/views.hpp"
 

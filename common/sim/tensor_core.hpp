@@ -12,7 +12,7 @@
 #include <cmath>
 #include <cstdint>
 
-#include "common/dtype.hpp"
+#include "common/base/dtype.hpp"
 
 namespace flash::sim {
 

@@ -8,10 +8,10 @@
 #include <cstdint>
 #include <type_traits>
 
-#include "common/layout.hpp"
-#include "common/problem.hpp"
+#include "common/base/layout.hpp"
+#include "common/base/problem.hpp"
+#include "common/base/vector.hpp"
 #include "common/sim/block.hpp"
-#include "common/vector.hpp"
 
 namespace flash::sim {
 

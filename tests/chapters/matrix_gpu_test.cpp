@@ -1,5 +1,5 @@
 // The matrix of matrix_test.cpp on a GPU, and problems of a size that only a GPU computes in a moment.
-#include "common/run.hpp"
+#include "common/program/run.hpp"
 #include "tests/catch.hpp"
 #include "tests/support/attention.hpp"
 #include "tests/support/skip.hpp"

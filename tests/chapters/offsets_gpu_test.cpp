@@ -1,7 +1,7 @@
 // Offsets beyond 2^31 elements: a product of indices and strides that is computed in 32 bits goes elsewhere.
 #include <fmt/format.h>
 
-#include "common/run.hpp"
+#include "common/program/run.hpp"
 #include "tests/catch.hpp"
 #include "tests/support/attention.hpp"
 #include "tests/support/skip.hpp"

@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "common/run.hpp"
+#include "common/program/run.hpp"
 #include "tests/catch.hpp"
 #include "tests/support/attention.hpp"
 #include "tests/support/skip.hpp"

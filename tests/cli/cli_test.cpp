@@ -5,10 +5,10 @@
 #include <span>
 #include <sstream>
 
-#include "common/device.hpp"
-#include "common/error.hpp"
-#include "common/host_tensor.hpp"
-#include "common/npy.hpp"
+#include "common/base/error.hpp"
+#include "common/base/host_tensor.hpp"
+#include "common/device/device.hpp"
+#include "common/program/npy.hpp"
 #include "reference/check.hpp"
 #include "tests/catch.hpp"
 #include "tests/cli/program.hpp"

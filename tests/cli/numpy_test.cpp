@@ -1,5 +1,5 @@
 // Files from NumPy through every chapter, and the results checked by NumPy alone (docs/check_numpy.py).
-#include "common/error.hpp"
+#include "common/base/error.hpp"
 #include "tests/catch.hpp"
 #include "tests/cli/program.hpp"
 #include "tests/support/skip.hpp"

@@ -17,7 +17,7 @@
 #include <thread>
 #include <vector>
 
-#include "common/chapter.hpp"
+#include "common/base/chapter.hpp"
 #include "tests/support/temporary_folder.hpp"
 
 extern char** environ;

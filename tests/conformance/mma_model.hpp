@@ -14,7 +14,7 @@
 #include <string>
 #include <vector>
 
-#include "common/dtype.hpp"
+#include "common/base/dtype.hpp"
 
 namespace flash::test {
 

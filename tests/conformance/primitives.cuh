@@ -2,7 +2,7 @@
 // one source means the same on both.
 #include <cstring>
 
-#include "common/kernel.hpp"
+#include "common/kernel/kernel.hpp"
 #include "tests/conformance/primitives.hpp"
 
 namespace flash::MACHINE::conformance {

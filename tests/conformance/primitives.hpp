@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "common/device.hpp"
-#include "common/dtype.hpp"
+#include "common/base/dtype.hpp"
+#include "common/device/device.hpp"
 
 namespace flash::test {
 

@@ -191,7 +191,7 @@ TEST_CASE("atomics lose nothing and return what was there") {
   require_same("atomics float", floats);
 }
 
-// -- Conversions: against arithmetic in double, not against common/dtype.hpp
+// -- Conversions: against arithmetic in double, not against common/base/dtype.hpp
 
 /// The value of a 16-bit float with `fraction` fraction bits and this exponent bias; NaN for NaN.
 double value_of(std::uint32_t bits, int fraction, int bias) {

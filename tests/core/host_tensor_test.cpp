@@ -1,5 +1,5 @@
 // The 16-bit element types against double arithmetic, and host tensors with their random contents.
-#include "common/host_tensor.hpp"
+#include "common/base/host_tensor.hpp"
 
 #include <algorithm>
 #include <array>
@@ -10,7 +10,7 @@
 #include <stdexcept>
 #include <vector>
 
-#include "common/error.hpp"
+#include "common/base/error.hpp"
 #include "tests/catch.hpp"
 
 using namespace flash;

@@ -1,11 +1,11 @@
 // Problems, tensor descriptions, and what a chapter makes of a launch's options.
-#include "common/problem.hpp"
+#include "common/base/problem.hpp"
 
 #include <limits>
 #include <string>
 
-#include "common/chapter.hpp"
-#include "common/error.hpp"
+#include "common/base/chapter.hpp"
+#include "common/base/error.hpp"
 #include "tests/catch.hpp"
 
 using namespace flash;

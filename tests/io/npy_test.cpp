@@ -1,6 +1,6 @@
 // The .npy reader and writer: files that NumPy wrote (tests/io/data/make_npy.py), damaged ones, and writes that fail.
-#include "common/npy.hpp"
-#include "common/file.hpp"
+#include "common/program/npy.hpp"
+#include "common/program/file.hpp"
 
 #include <sys/resource.h>
 #include <sys/stat.h>
@@ -22,8 +22,8 @@
 #include <thread>
 #include <vector>
 
-#include "common/dtype.hpp"
-#include "common/error.hpp"
+#include "common/base/dtype.hpp"
+#include "common/base/error.hpp"
 #include "tests/catch.hpp"
 #include "tests/support/temporary_folder.hpp"
 

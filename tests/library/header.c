@@ -1,6 +1,6 @@
 /* The library's header is valid C, and a program in C can call every chapter. With Q = 0 all scores are equal, so that
  * O is the mean of V's rows and LSE the logarithm of their number. Exits 0 when that is what comes. */
-#include "common/flash_chapters.h"
+#include "common/program/flash_chapters.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -10,10 +10,10 @@
 #include <thread>
 #include <vector>
 
-#include "common/chapter.hpp"
-#include "common/device.hpp"
-#include "common/flash_chapters.h"
-#include "common/host_tensor.hpp"
+#include "common/base/chapter.hpp"
+#include "common/base/host_tensor.hpp"
+#include "common/device/device.hpp"
+#include "common/program/flash_chapters.h"
 #include "reference/check.hpp"
 #include "tests/catch.hpp"
 

@@ -20,7 +20,7 @@
 #include <string>
 #include <vector>
 
-#include "common/chapter.hpp"
+#include "common/base/chapter.hpp"
 
 namespace flash::test {
 

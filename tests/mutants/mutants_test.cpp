@@ -5,7 +5,7 @@
 #include <sstream>
 #include <stdexcept>
 
-#include "common/error.hpp"
+#include "common/base/error.hpp"
 #include "common/sim/machine.hpp"
 #include "reference/check.hpp"
 #include "tests/catch.hpp"

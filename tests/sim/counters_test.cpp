@@ -3,8 +3,7 @@
 #include <cstring>
 #include <functional>
 
-#include "common/sim/kernel.hpp"
-#include "common/warp_reduce.hpp"
+#include "common/kernel/kernel.hpp"
 #include "tests/sim/harness.hpp"
 
 using flash::test::Tensor;

@@ -9,8 +9,7 @@
 #include <stdexcept>
 #include <thread>
 
-#include "common/sim/kernel.hpp"
-#include "common/warp_reduce.hpp"
+#include "common/kernel/kernel.hpp"
 #include "tests/sim/harness.hpp"
 
 using flash::DeviceError;

@@ -8,8 +8,8 @@
 #include <utility>
 #include <vector>
 
-#include "common/error.hpp"
-#include "common/problem.hpp"
+#include "common/base/error.hpp"
+#include "common/base/problem.hpp"
 #include "common/sim/machine.hpp"
 #include "tests/catch.hpp"
 

@@ -9,7 +9,7 @@
 #include <limits>
 #include <stdexcept>
 
-#include "common/error.hpp"
+#include "common/base/error.hpp"
 #include "reference/check.hpp"
 
 namespace flash::test {

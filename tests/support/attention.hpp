@@ -9,10 +9,10 @@
 #include <string>
 #include <vector>
 
-#include "common/chapter.hpp"
-#include "common/device.hpp"
-#include "common/input.hpp"
-#include "common/sim/counters.hpp"
+#include "common/base/chapter.hpp"
+#include "common/device/counters.hpp"
+#include "common/device/device.hpp"
+#include "common/program/input.hpp"
 
 namespace flash::test {
 

@@ -5,7 +5,7 @@
 #include <cmath>
 #include <limits>
 
-#include "common/error.hpp"
+#include "common/base/error.hpp"
 
 namespace flash::test {
 

@@ -1,0 +1,101 @@
+#include "common/base/chapter.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "common/base/error.hpp"
+
+namespace flash {
+namespace {
+
+/// "a", "a or b", "a, b or c".
+std::string join_choices(const std::vector<std::string>& choices) {
+  std::string text;
+  for (std::size_t i = 0; i < choices.size(); ++i) {
+    if (i > 0) text += i + 1 == choices.size() ? " or " : ", ";
+    text += choices[i];
+  }
+  return text;
+}
+
+std::string refusal_of(const Chapter& chapter, const Problem& problem, const LaunchOptions& options) {
+  return chapter.info.refusal ? chapter.info.refusal(problem, options) : std::string();
+}
+
+/// The first compiled tile that has the extents asked for (0 stands for any) and that the chapter takes for the
+/// problem.
+LaunchOptions with_tile(const Chapter& chapter, const Problem& problem, LaunchOptions options) {
+  const std::vector<TileShape>& tiles = chapter.info.tiles;
+  if (tiles.empty()) {
+    if (options.block_q == 0 && options.block_kv == 0) return options;
+    throw UsageError(fmt::format("{} has no tiles to choose: leave --block-q and --block-kv out", chapter.name));
+  }
+  std::string refusal;  // of the first tile asked for, or else of the first
+  bool asked_for = false;
+  std::vector<std::string> taken;
+  for (const TileShape& t : tiles) {
+    LaunchOptions candidate = options;
+    candidate.block_q = t.block_q;
+    candidate.block_kv = t.block_kv;
+    const bool matches = (options.block_q == 0 || options.block_q == t.block_q) &&
+                         (options.block_kv == 0 || options.block_kv == t.block_kv);
+    const std::string tile_refusal = refusal_of(chapter, problem, candidate);
+    if (matches && tile_refusal.empty()) return candidate;
+    if (tile_refusal.empty()) taken.push_back(fmt::format("{}x{}", t.block_q, t.block_kv));
+    if (refusal.empty() || (matches && !asked_for)) refusal = tile_refusal;
+    asked_for |= matches;
+  }
+  if (asked_for || taken.empty()) throw UsageError(refusal);
+  std::string asked;
+  if (options.block_q != 0) asked += fmt::format(" --block-q {}", options.block_q);
+  if (options.block_kv != 0) asked += fmt::format(" --block-kv {}", options.block_kv);
+  throw UsageError(
+      fmt::format("{} has no tile with{}: use {} (block-q x block-kv)", chapter.name, asked, join_choices(taken)));
+}
+
+}  // namespace
+
+std::int64_t Traffic::read() const {
+  std::int64_t bytes = 0;
+  for (const TensorTraffic& tensor : tensors) bytes += tensor.read;
+  return bytes;
+}
+
+std::int64_t Traffic::written() const {
+  std::int64_t bytes = 0;
+  for (const TensorTraffic& tensor : tensors) bytes += tensor.written;
+  return bytes;
+}
+
+void Traffic::add(const std::string& tensor, std::int64_t read, std::int64_t written) {
+  const auto line =
+      std::find_if(tensors.begin(), tensors.end(), [&](const TensorTraffic& t) { return t.tensor == tensor; });
+  if (line == tensors.end()) {
+    tensors.push_back({tensor, read, written});
+  } else {
+    line->read += read;
+    line->written += written;
+  }
+}
+
+const Variant& Chapter::variant(const std::string& variant_name) const {
+  for (const Variant& v : info.variants) {
+    if (v.name == variant_name) return v;
+  }
+  std::vector<std::string> names;
+  for (const Variant& v : info.variants) names.push_back(v.name);
+  throw UsageError(fmt::format("{} has no variant '{}': use --variant {}", name, variant_name, join_choices(names)));
+}
+
+LaunchOptions resolve(const Chapter& chapter, const Problem& problem, LaunchOptions options) {
+  problem.validate();
+  if (options.variant.empty()) options.variant = chapter.info.variants.at(0).name;
+  chapter.variant(options.variant);
+  options = with_tile(chapter, problem, options);
+  const std::string refusal = refusal_of(chapter, problem, options);
+  if (!refusal.empty()) throw UsageError(refusal);
+  return options;
+}
+
+}  // namespace flash

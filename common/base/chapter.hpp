@@ -1,0 +1,111 @@
+// What a chapter is to the rest of the project: a description, its predictions, and one launch function for each
+// machine. CMake generates the list of chapters from the folders (cmake/AddChapter.cmake).
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "common/base/problem.hpp"
+
+namespace flash {
+
+class Device;
+
+/// What the user chose for one launch.
+struct LaunchOptions {
+  std::string variant;  // one of the chapter's; never empty once resolved
+  int block_q = 0;      // 0: the chapter's default tile
+  int block_kv = 0;
+};
+
+/// A variant of a chapter's kernel.
+struct Variant {
+  std::string name;
+  std::string summary;    // one line for --help
+  bool gpu_only = false;  // needs a library that the simulation does not have (cuBLAS)
+};
+
+/// Bytes that one tensor moves.
+struct TensorTraffic {
+  std::string tensor;
+  std::int64_t read = 0;
+  std::int64_t written = 0;
+};
+
+/// A prediction for one launch, by tensor in the order of the argument.
+struct Traffic {
+  std::vector<TensorTraffic> tensors;
+  std::int64_t read() const;
+  std::int64_t written() const;
+  std::int64_t total() const { return read() + written(); }
+  /// Adds to the tensor's line, making one if there is none.
+  void add(const std::string& tensor, std::int64_t read, std::int64_t written);
+};
+
+/// A compiled tile shape that --block-q and --block-kv choose.
+struct TileShape {
+  int block_q;
+  int block_kv;
+};
+
+/// A chapter's own description (chapters/NN_name/traffic.hpp).
+struct ChapterInfo {
+  std::string title;              // one line
+  std::vector<Variant> variants;  // the first is the default
+
+  /// Empty if the chapter can run the problem with this variant and tile; otherwise one line that says what it takes.
+  std::function<std::string(const Problem&, const LaunchOptions&)> refusal;
+
+  /// Tensors that the chapter keeps in HBM beside its inputs and outputs, without memory behind them.
+  std::function<std::vector<TensorRef>(const Problem&, const LaunchOptions&)> workspace;
+
+  /// Bytes that the SMs ask for, in whole 32-byte sectors for each warp-wide access; the simulated GPU must count
+  /// exactly this. A function of the call because strides decide which sectors a row touches. No value where the
+  /// chapter does not issue the accesses itself (cuBLAS).
+  std::function<std::optional<Traffic>(const AttentionCall&, const LaunchOptions&)> requested;
+
+  /// Each tensor that the chapter keeps in HBM, once: what HBM traffic tends to when caches absorb the rest.
+  std::function<Traffic(const AttentionCall&, const LaunchOptions&)> compulsory;
+
+  /// The formulas behind the predictions, as the report prints them.
+  std::string requested_formula;
+  std::string compulsory_formula;
+
+  /// The chapter computes the softmax from scores that it had rounded to 16 bits, as standard attention does; its LSE
+  /// is then held to what standard attention in the same precision reaches (reference/check.hpp).
+  bool lse_from_rounded_scores = false;
+
+  /// The chapter sends tensors larger than L2 to HBM and back again and again (FlashAttention-1's O): HBM traffic lies
+  /// between the compulsory and the requested bytes, not near the compulsory ones.
+  bool rereads_hbm = false;
+
+  /// Compiled tiles; empty where the chapter has no tiles to choose. The default is the first that `refusal` lets pass.
+  std::vector<TileShape> tiles = {};
+};
+
+using LaunchFunction = void (*)(const AttentionCall&, const LaunchOptions&, Device&);
+
+struct Chapter {
+  std::string name;  // "01_naive"
+  ChapterInfo info;
+  LaunchFunction launch_sim = nullptr;
+  LaunchFunction launch_gpu = nullptr;  // null in a build without CUDA
+
+  /// Throws UsageError naming the variants there are.
+  const Variant& variant(const std::string& name) const;
+};
+
+/// The chapters linked into this program, in order (generated).
+const std::vector<Chapter>& chapters();
+
+/// Checks problem, variant and tile against the chapter and fills defaults in. Throws UsageError.
+LaunchOptions resolve(const Chapter& chapter, const Problem& problem, LaunchOptions options);
+
+/// Sectors (32 bytes) that `bytes` bytes starting at byte offset `start` touch.
+constexpr std::int64_t sectors(std::int64_t start, std::int64_t bytes) {
+  return bytes <= 0 ? 0 : (start + bytes - 1) / 32 - start / 32 + 1;
+}
+
+}  // namespace flash

@@ -1,0 +1,130 @@
+// The online softmax of score tiles that lie in accumulators: mask, maximum, exponentials, rescale. Shared by the
+// chapters whose products run on mma.sync.
+//
+// Scores are exponentiated in base 2: exp(scale·s − m) = exp2(scale_log2·s − m·log2 e) with scale_log2 = scale·log2 e
+// is one fused multiply-add and the instruction that the hardware has. So `m` here is a maximum in units of log2.
+#pragma once
+
+#include <cfloat>
+
+#include "common/kernel/attention_shape.hpp"
+#include "common/kernel/fragments.hpp"
+
+namespace flash::MACHINE {
+
+constexpr float Log2E = 1.4426950408889634f;
+constexpr float Ln2 = 0.6931471805599453f;
+
+/// The maximum of a row that has seen no key. Finite, so that −inf scores give exp2(−inf + FLT_MAX) = 0 and not NaN.
+constexpr float NothingSeen = -FLT_MAX;
+
+/// By how much (2^8) a score may exceed the maximum that is subtracted before update_maximum raises it: exponentials
+/// are then at most 256, which 16-bit floats hold as precisely as 1, and the final division takes the factor out.
+constexpr float RescaleThreshold = 8.0f;
+
+/// Scores of keys that their row does not see become −inf, those past the end of K among them. S begins at query row
+/// `q_row` and key `key`.
+template <int RowTiles, int KeyTiles>
+__device__ __forceinline__ void mask_scores(Accumulator (&S)[RowTiles][KeyTiles], const AttentionShape& shape,
+                                            int q_row, int key) {
+  // From `key` on, the first row sees this many, each row one more than the row before it, and none more than `keys`.
+  const int first_row_sees = (shape.causal ? q_row + 1 + shape.seq_kv - shape.seq_q : shape.seq_kv) - key;
+  const int keys = shape.seq_kv - key;
+#pragma unroll
+  for (int r = 0; r < RowTiles; ++r) {
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const int visible = min(first_row_sees + 16 * r + Accumulator::row(h), keys) - Accumulator::column(0);
+#pragma unroll
+      for (int c = 0; c < KeyTiles; ++c) {
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+          if (8 * c + i >= visible) S[r][c].value[2 * h + i] = -infinity();
+        }
+      }
+    }
+  }
+}
+
+/// The largest of this lane's scores in row Accumulator::row(h).
+template <int KeyTiles>
+__device__ __forceinline__ float lane_maximum(const Accumulator (&S)[KeyTiles], int h) {
+  float maximum = fmaxf(S[0].value[2 * h], S[0].value[2 * h + 1]);
+#pragma unroll
+  for (int c = 1; c < KeyTiles; ++c) maximum = fmaxf(maximum, fmaxf(S[c].value[2 * h], S[c].value[2 * h + 1]));
+  return maximum;
+}
+
+/// The largest of row Accumulator::row(h), in each of the four lanes that share the row.
+template <int KeyTiles>
+__device__ __forceinline__ float row_maximum(const Accumulator (&S)[KeyTiles], int h) {
+  return quad_max(lane_maximum(S, h));
+}
+
+/// P = exp2(scale_log2·S − m) for 16 rows and 16 keys (two neighbouring accumulators), rounded to elements; this lane's
+/// part of the row sums is added to l.
+template <typename Element>
+__device__ __forceinline__ FragmentA exponentiate(Accumulator* S, const float (&m)[2], float (&l)[2],
+                                                  float scale_log2) {
+#pragma unroll
+  for (int c = 0; c < 2; ++c) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      S[c].value[i] = exp2_approx(fmaf(S[c].value[i], scale_log2, -m[i / 2]));
+      l[i / 2] += S[c].value[i];
+    }
+  }
+  return round_to_a<Element>(S);
+}
+
+/// O and l, which are relative to m, become relative to m_new: O = O·exp(m − m'), l = l·exp(m − m'), m = m'.
+template <int RowTiles, int ColTiles>
+__device__ __forceinline__ void rescale(Accumulator (&O)[RowTiles][ColTiles], float (&l)[RowTiles][2],
+                                        float (&m)[RowTiles][2], const float (&m_new)[RowTiles][2]) {
+#pragma unroll
+  for (int r = 0; r < RowTiles; ++r) {
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const float factor = exp2_approx(m[r][h] - m_new[r][h]);
+      m[r][h] = m_new[r][h];
+      l[r][h] *= factor;
+#pragma unroll
+      for (int c = 0; c < ColTiles; ++c) O[r][c].scale_row(h, factor);
+    }
+  }
+}
+
+/// Raises m to the maximum of S and rescales O and l, for all rows of the warp, if a score of one of them exceeds its m
+/// by more than the threshold. Most tiles have none: they cost the comparison, and no exchange between lanes.
+template <int RowTiles, int KeyTiles, int ColTiles>
+__device__ __forceinline__ void update_maximum(Accumulator (&O)[RowTiles][ColTiles], float (&l)[RowTiles][2],
+                                               float (&m)[RowTiles][2], const Accumulator (&S)[RowTiles][KeyTiles],
+                                               float scale_log2) {
+  float m_new[RowTiles][2];
+  bool grown = false;
+#pragma unroll
+  for (int r = 0; r < RowTiles; ++r) {
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      m_new[r][h] = lane_maximum(S[r], h);
+      grown |= fmaf(m_new[r][h], scale_log2, -m[r][h]) > RescaleThreshold;
+    }
+  }
+  if (!__any_sync(0xffffffffu, grown)) return;
+#pragma unroll
+  for (int r = 0; r < RowTiles; ++r) {
+#pragma unroll
+    for (int h = 0; h < 2; ++h) m_new[r][h] = fmaxf(m[r][h], scale_log2 * quad_max(m_new[r][h]));
+  }
+  rescale(O, l, m, m_new);
+}
+
+/// 1 / l, what a row's sums are multiplied with at the end; 0 for a row that saw nothing (its O is 0).
+__device__ __forceinline__ float inverse_sum(float l) { return l == 0.0f ? 0.0f : 1.0f / l; }
+
+/// LSE = m + log(l), in natural units; −inf for a row that saw nothing.
+__device__ __forceinline__ float log_sum_exp(float m, float l) {
+  return l == 0.0f ? -infinity() : m * Ln2 + log_approx(l);
+}
+
+}  // namespace flash::MACHINE

@@ -1,0 +1,32 @@
+// The end of a warp that holds whole rows of the output: divide, round, and out through shared memory in whole rows.
+#pragma once
+
+#include "common/kernel/load_tile.hpp"
+#include "common/kernel/softmax.hpp"
+
+namespace flash::MACHINE {
+
+/// O = O / l and LSE = m + log(l) of the warp's rows, which begin at row first_row of the head and take the place of
+/// the rows from tile_row on of a tile that no other warp uses any more. l are whole row sums.
+template <int RowTiles, int ColTiles, typename Tile, typename Element>
+__device__ __forceinline__ void write_output(Accumulator (&O)[RowTiles][ColTiles], const float (&l)[RowTiles][2],
+                                             const float (&m)[RowTiles][2], Tile& tile, int tile_row,
+                                             const GlobalMatrix<Element>& o, const GlobalVector<float>& lse,
+                                             int first_row) {
+#pragma unroll
+  for (int r = 0; r < RowTiles; ++r) {
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const int row = first_row + 16 * r + Accumulator::row(h);
+      const float inverse = inverse_sum(l[r][h]);
+      if (Accumulator::column(0) == 0 && row < o.rows()) lse.store(row, log_sum_exp(m[r][h], l[r][h]));
+#pragma unroll
+      for (int c = 0; c < ColTiles; ++c) O[r][c].scale_row(h, inverse);
+    }
+  }
+  store_accumulators(tile, tile_row, 0, O);
+  __syncwarp();
+  store_rows<16 * RowTiles>(o, first_row, tile, tile_row);
+}
+
+}  // namespace flash::MACHINE
