@@ -63,6 +63,7 @@ inline ChapterInfo info() {
   chapter.title = "FlashAttention-1: tiles in shared memory, K/V outer loop, O, m and l in HBM between steps";
   chapter.variants = {{"tiled", "one block for each head, groups of warps, the keys of a tile split across each"}};
   chapter.tiles = {{32, 256}, {32, 128}, {32, 64}, {16, 128}};
+  chapter.needs = {80, false, "mma.sync on 16-bit elements with 16 keys"};
   chapter.refusal = [](const Problem& p, const LaunchOptions& options) {
     if (p.head_dim != 64 && p.head_dim != 128 && p.head_dim != 256) {
       return "head-dim " + std::to_string(p.head_dim) + ": chapter 03 takes 64, 128 or 256";

@@ -49,6 +49,7 @@ inline ChapterInfo info() {
   chapter.title = "FlashAttention-2's loop order: one block for each Q tile, O stays on chip";
   chapter.variants = {{"swapped", "Q outer loop as the grid, the keys of a tile split across pairs of warps"}};
   chapter.tiles = {{128, 64}, {128, 128}, {64, 64}};
+  chapter.needs = {80, false, "mma.sync on 16-bit elements with 16 keys"};
   chapter.refusal = [](const Problem& p, const LaunchOptions& options) {
     if (p.head_dim != 64 && p.head_dim != 128 && p.head_dim != 256) {
       return "head-dim " + std::to_string(p.head_dim) + ": chapter 04 takes 64, 128 or 256";

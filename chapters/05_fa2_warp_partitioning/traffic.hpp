@@ -60,6 +60,7 @@ inline ChapterInfo info() {
       {"split-k", "the warps split the keys of each tile and exchange their sums, as in FlashAttention-1"},
       {"no-swizzle", "split-q with row-major tiles: bank conflicts"}};
   chapter.tiles = {{128, 64}, {256, 64}};
+  chapter.needs = {80, false, "mma.sync on 16-bit elements with 16 keys, cp.async"};
   chapter.refusal = refusal;
   chapter.workspace = [](const Problem&, const LaunchOptions&) { return std::vector<TensorRef>{}; };
   chapter.requested = requested;

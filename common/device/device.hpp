@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "common/base/limits.hpp"
 #include "common/device/ceilings.hpp"
 #include "common/device/traffic_reading.hpp"
 
@@ -67,6 +68,8 @@ class Device {
   virtual DeviceKind kind() const = 0;
   /// One line: "NVIDIA H200 (132 SMs, ...)" or "simulated GPU (2 host threads, schedule seed 0)".
   virtual std::string describe() const = 0;
+  /// What it gives a kernel: compute capability, shared memory of a block.
+  virtual DeviceLimits limits() const = 0;
   virtual std::size_t free_bytes() const = 0;
   virtual void* allocate(std::size_t bytes) = 0;  // 256-byte aligned
   virtual void release(void* data) noexcept = 0;

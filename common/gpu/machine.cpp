@@ -60,6 +60,16 @@ std::string Machine::describe() const {
                      double(properties.totalGlobalMem) / 1e9, double(properties.l2CacheSize) / (1 << 20));
 }
 
+DeviceLimits Machine::limits() const {
+  const auto attribute = [](cudaDeviceAttr which) {
+    int value = 0;
+    FLASH_CUDA(cudaDeviceGetAttribute(&value, which, current_device()));
+    return value;
+  };
+  return {10 * attribute(cudaDevAttrComputeCapabilityMajor) + attribute(cudaDevAttrComputeCapabilityMinor),
+          std::size_t(attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin))};
+}
+
 std::size_t Machine::free_bytes() const {
   std::size_t free = 0, total = 0;
   FLASH_CUDA(cudaMemGetInfo(&free, &total));

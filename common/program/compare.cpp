@@ -39,7 +39,7 @@ int compare_main(int argc, char** argv) {
       LaunchOptions launch;
       launch.variant = variant.name;
       try {
-        launch = resolve(chapter, problem, launch);
+        launch = resolve(chapter, problem, launch, device->limits());
         runs.push_back(run_chapter(chapter, launch, {options.check, true, options.repeat}, *device, input, tensors));
         passed = passed && runs.back().passed();
       } catch (const UsageError& error) {

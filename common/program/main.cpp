@@ -39,7 +39,7 @@ std::optional<ChapterRun> run_before(const Options& options, Device& device, con
   if (chapters().size() < 2) return std::nullopt;
   const Chapter& before = chapters().front();
   try {
-    const LaunchOptions launch = resolve(before, input.problem, {});
+    const LaunchOptions launch = resolve(before, input.problem, {}, device.limits());
     if (device.kind() == DeviceKind::gpu) {
       return run_chapter(before, launch, {CheckMode::off, true, options.repeat}, device, input, tensors);
     }
@@ -72,7 +72,7 @@ int chapter_main(int argc, char** argv) {
   const std::unique_ptr<Device> device = choose_device(options, &took);
   const bool on_gpu = device->kind() == DeviceKind::gpu;
   const Problem problem = describe_problem(options, on_gpu);
-  const LaunchOptions launch = resolve(chapter, problem, options.launch);
+  const LaunchOptions launch = resolve(chapter, problem, options.launch, device->limits());
   require_memory(*device, problem, chapter.info.workspace(problem, launch));
   if (!took.empty()) fmt::print("{}\n", took);
 

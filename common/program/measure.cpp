@@ -192,7 +192,7 @@ class Measurement {
         try {
           LaunchOptions launch;
           launch.variant = variant.name;
-          launch = resolve(chapter, problem, launch);
+          launch = resolve(chapter, problem, launch, device->limits());
           const std::optional<double> expected_ms = expect(entry);
           if (expected_ms && *expected_ms > settings_.limit_ms) {
             throw UsageError(

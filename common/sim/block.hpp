@@ -19,15 +19,13 @@
 
 #include "common/base/error.hpp"
 #include "common/base/launch_config.hpp"
+#include "common/base/limits.hpp"
 #include "common/device/counters.hpp"
 #include "common/sim/access_log.hpp"
 #include "common/sim/shared_shadow.hpp"
 #include "common/sim/site.hpp"
 
 namespace flash::sim {
-
-/// Shared memory that one block can have on sm_90, in bytes.
-constexpr std::size_t kMaxSharedBytes = 227 * 1024;
 
 struct Dim3 {
   unsigned x = 1, y = 1, z = 1;

@@ -24,6 +24,7 @@ class Machine final : public Device {
 
   DeviceKind kind() const override { return DeviceKind::sim; }
   std::string describe() const override;
+  DeviceLimits limits() const override { return {}; }
   std::size_t free_bytes() const override;
   void* allocate(std::size_t bytes) override;
   void release(void* data) noexcept override;
