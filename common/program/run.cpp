@@ -19,7 +19,7 @@ std::unique_ptr<Device> choose_device(const Options& options, std::string* why) 
     case DeviceChoice::gpu:
       return make_gpu();
     case DeviceChoice::sim:
-      return make_simulated_gpu(options.schedule_seed);
+      return make_simulated_gpu(options.schedule_seed, *options.sim_gpu);
     case DeviceChoice::automatic:
       break;
   }
@@ -29,7 +29,7 @@ std::unique_ptr<Device> choose_device(const Options& options, std::string* why) 
     return make_gpu();
   }
   *why = "auto: took the simulation, " + reason;
-  return make_simulated_gpu(options.schedule_seed);
+  return make_simulated_gpu(options.schedule_seed, *options.sim_gpu);
 }
 
 std::vector<RowId> rows_to_check(const Problem& problem, CheckMode mode) {

@@ -21,6 +21,7 @@
 #include "common/base/launch_config.hpp"
 #include "common/base/limits.hpp"
 #include "common/device/counters.hpp"
+#include "common/device/gpu_profile.hpp"
 #include "common/sim/access_log.hpp"
 #include "common/sim/shared_shadow.hpp"
 #include "common/sim/site.hpp"
@@ -84,6 +85,7 @@ struct KernelRun {
   LaunchConfig config;
   std::function<void()> body;  // the kernel with its arguments, called once in each thread
   std::uint64_t schedule_seed = 0;
+  const GpuProfile& gpu;
 };
 
 class Block {
@@ -99,6 +101,7 @@ class Block {
 
   const Dim3& block_index() const { return block_index_; }
   const Dim3& grid() const { return grid_; }
+  const GpuProfile& gpu() const { return kernel_->gpu; }
   int threads() const { return thread_count_; }
   std::byte* shared_memory() { return shared_.get(); }
   int shared_bytes() const { return shared_bytes_; }
