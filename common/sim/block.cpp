@@ -142,6 +142,7 @@ void Block::run(const KernelRun& kernel, std::int64_t block_linear, Counters& co
   const int warp_count = (thread_count_ + 31) / 32;
   make_fibers(thread_count_);
   shadow_.begin_block(shared_bytes_, warp_count);
+  history_.begin_block(kernel.global_shadow, block_linear);
   warps_.assign(std::size_t(warp_count), {});
   for (Barrier& barrier : barriers_) barrier = {};
   cancelled_ = false;
@@ -447,16 +448,33 @@ void Block::write_shared(const void* address, int bytes, SharedAccess kind, cons
   log(self, access_kind(kind), 0, std::uintptr_t(offset), bytes, site);
 }
 
-void Block::read_global(int tensor, const void* address, int bytes, Site site) {
-  log(*running_thread, AccessKind::global_read, tensor, reinterpret_cast<std::uintptr_t>(address), bytes, site);
+namespace {
+
+std::string block_name(std::int64_t linear, const Dim3& grid) {
+  return fmt::format("block ({}, {}, {})", linear % grid.x, linear / grid.x % grid.y, linear / grid.x / grid.y);
 }
 
-void Block::write_global(int tensor, const void* address, int bytes, Site site) {
-  log(*running_thread, AccessKind::global_write, tensor, reinterpret_cast<std::uintptr_t>(address), bytes, site);
+}  // namespace
+
+std::string element_name(const GlobalPlace& place) {
+  return fmt::format("{}[batch {}, head {}, row {}, columns {} to {}]", tensor_name(place.tensor), place.batch,
+                     place.head, place.row, place.col, place.col + place.count - 1);
 }
 
-void Block::atomic_global(int tensor, const void* address, int bytes, Site site) {
-  log(*running_thread, AccessKind::global_atomic, tensor, reinterpret_cast<std::uintptr_t>(address), bytes, site);
+void Block::record_global(GlobalAccess access, const GlobalPlace& place, const void* address, int bytes, Site site) {
+  const BlockConflict race = history_.access(access, address, bytes, site);
+  if (!race.found) return;
+  constexpr const char* kNames[] = {"read", "atomic", "write"};
+  constexpr const char* kEarlier[] = {"read", "atomically updated", "wrote"};
+  fault("data race between blocks",
+        fmt::format("{} of {}: {} {} it at {}, and nothing orders the two blocks", kNames[int(access)],
+                    element_name(place), block_name(race.block, grid_), kEarlier[int(race.access)],
+                    sim::describe(race.site)),
+        site);
+}
+
+void Block::log_global(AccessKind kind, int tensor, const void* address, int bytes, Site site) {
+  log(*running_thread, kind, tensor, reinterpret_cast<std::uintptr_t>(address), bytes, site);
 }
 
 // -- Asynchronous copies

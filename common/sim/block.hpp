@@ -23,6 +23,7 @@
 #include "common/device/counters.hpp"
 #include "common/device/gpu_profile.hpp"
 #include "common/sim/access_log.hpp"
+#include "common/sim/global_shadow.hpp"
 #include "common/sim/shared_shadow.hpp"
 #include "common/sim/site.hpp"
 
@@ -46,6 +47,14 @@ struct Wait {
 struct TilePlace {
   const void* tile;
   int rows, cols, row, col, count;
+};
+
+/// A piece of a global tensor, for reports: `count` elements of one head's row from (row, col) on.
+struct GlobalPlace {
+  int tensor;  // tensor_slot
+  int batch, head;
+  std::int64_t row, col;
+  int count;
 };
 
 /// A copy into shared memory that has been issued and not been waited for.
@@ -86,7 +95,11 @@ struct KernelRun {
   std::function<void()> body;  // the kernel with its arguments, called once in each thread
   std::uint64_t schedule_seed = 0;
   const GpuProfile& gpu;
+  GlobalShadow* global_shadow = nullptr;  // none where there is a single block
 };
+
+/// "O[batch 0, head 1, row 3, columns 8 to 15]"
+std::string element_name(const GlobalPlace& place);
 
 class Block {
  public:
@@ -121,9 +134,17 @@ class Block {
 
   void read_shared(const void* address, int bytes, SharedAccess kind, const TilePlace& place, Site site);
   void write_shared(const void* address, int bytes, SharedAccess kind, const TilePlace& place, Site site);
-  void read_global(int tensor, const void* address, int bytes, Site site);
-  void write_global(int tensor, const void* address, int bytes, Site site);
-  void atomic_global(int tensor, const void* address, int bytes, Site site);
+  void read_global(const GlobalPlace& place, const void* address, int bytes, Site site) {
+    access_global(GlobalAccess::read, AccessKind::global_read, place, address, bytes, site);
+  }
+  void write_global(const GlobalPlace& place, const void* address, int bytes, Site site) {
+    access_global(GlobalAccess::write, AccessKind::global_write, place, address, bytes, site);
+  }
+  void atomic_global(const GlobalPlace& place, const void* address, int bytes, Site site) {
+    access_global(GlobalAccess::atomic, AccessKind::global_atomic, place, address, bytes, site);
+  }
+  /// What orders this block's accesses of global memory and those of others.
+  BlockHistory& history() { return history_; }
 
   void issue_copy(void* shared_address, const std::byte* source, int source_bytes, int bytes, const TilePlace& place,
                   Site site);
@@ -188,6 +209,14 @@ class Block {
   int shared_offset(const void* address, int bytes, const char* access, const TilePlace& place, Site site);
   Meeting& join_meeting(const char* operation, std::uint32_t mask, std::size_t operand_bytes, Site site);
   void finish_meeting(std::uint32_t mask);
+  // Inline, so that a place is put together only where it is needed.
+  void access_global(GlobalAccess access, AccessKind kind, const GlobalPlace& place, const void* address, int bytes,
+                     Site site) {
+    if (!history_.knows(access, address, bytes)) record_global(access, place, address, bytes, site);
+    log_global(kind, place.tensor, address, bytes, site);
+  }
+  void record_global(GlobalAccess access, const GlobalPlace& place, const void* address, int bytes, Site site);
+  void log_global(AccessKind kind, int tensor, const void* address, int bytes, Site site);
   void check(const Conflict& conflict, const char* access, const TilePlace& place, Site site);
   [[noreturn]] void deadlock();
   std::string waiting_report() const;
@@ -204,6 +233,7 @@ class Block {
   std::vector<Warp> warps_;
   std::vector<Barrier> barriers_;
   SharedShadow shadow_;
+  BlockHistory history_;
   SiteTable sites_;
   int live_threads_ = 0;
   int current_warp_ = 0;

@@ -10,7 +10,7 @@ namespace flash::sim {
 /// Copies 16 bytes from global to shared memory, past L1 (cp.async.cg).
 inline void cp_async_16(SharedAddress to, GlobalAddress from, Site site = Site::here()) {
   require_capability(80, "cp.async", site);
-  this_block().read_global(from.tensor, from.data, 16, site);
+  this_block().read_global(from.place, from.data, 16, site);
   this_block().issue_copy(to.data, from.data, 16, 16, to.place, site);
 }
 

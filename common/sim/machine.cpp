@@ -16,6 +16,7 @@
 
 #include "common/base/host_memory.hpp"
 #include "common/sim/block.hpp"
+#include "common/sim/global_shadow.hpp"
 
 namespace flash::sim {
 
@@ -139,8 +140,9 @@ void Machine::run(const LaunchConfig& config, std::function<void()> body) {
                                   config.name, config.shared_bytes, gpu_.limits.shared_bytes, gpu_.title));
   }
 
-  const KernelRun kernel{config, std::move(body), schedule_seed_, gpu_};
   const auto blocks = std::uint64_t(grid.x * grid.y * grid.z);
+  GlobalShadow global_shadow{std::int64_t(blocks)};
+  const KernelRun kernel{config, std::move(body), schedule_seed_, gpu_, blocks > 1 ? &global_shadow : nullptr};
   const BlockOrder order(blocks, schedule_seed_);
   const int workers =
       int(std::min<std::uint64_t>(blocks, std::uint64_t(std::min(host_threads_, kMaxFibers / config.threads))));

@@ -33,7 +33,7 @@ struct HealthyStorage {
   SharedVector<float, 2> of_warp;
 };
 
-// out[i] = sum of all in[..] + in[i], for one row of 64
+// out[block][i] = sum of all in[..] + in[i], for one row of 64
 __global__ void healthy_kernel(GlobalTensor<const float> in, GlobalTensor<float> out) {
   auto& shared = shared_storage<HealthyStorage>();
   const int thread = int(threadIdx.x);
@@ -46,15 +46,15 @@ __global__ void healthy_kernel(GlobalTensor<const float> in, GlobalTensor<float>
   const float sum = warp_sum(mine);
   if (thread % 32 == 0) shared.of_warp.store(thread / 32, sum);
   named_barrier_sync(3, 64);
-  out.head(0, 0).store(0, thread, shared.of_warp.load(0) + shared.of_warp.load(1) + mine);
+  out.head(0, 0).store(int(blockIdx.x), thread, shared.of_warp.load(0) + shared.of_warp.load(1) + mine);
 }
 
 void require_healthy(Machine& machine) {
-  Tensor<float> in("in", 1, 64), out("out", 1, 64);
+  Tensor<float> in("in", 1, 64), out("out", 3, 64);
   machine.launch({"healthy", {3}, 64, sizeof(HealthyStorage)}, healthy_kernel, GlobalTensor<const float>(in.ref()),
                  GlobalTensor<float>(out.ref()));
-  for (int i = 0; i < 64; ++i) {
-    if (out[i] != float(63 * 64 / 2 + i)) FAIL("the launch after the fault gave a wrong result at " << i);
+  for (int i = 0; i < 3 * 64; ++i) {
+    if (out[i] != float(63 * 64 / 2 + i % 64)) FAIL("the launch after the fault gave a wrong result at " << i);
   }
 }
 
@@ -1154,13 +1154,13 @@ TEST_CASE("several host threads launch at the same time, on one machine and on s
   for (int i = 0; i < 4; ++i) {
     threads.emplace_back([&, i] {
       Machine own(std::uint64_t(i), 2);
-      Tensor<float> in("in", 1, 64), out("out", 1, 64), x("X", 1, 8);
+      Tensor<float> in("in", 1, 64), out("out", 3, 64), x("X", 1, 8);
       for (int round = 0; round < 20; ++round) {
         Machine& machine = round % 2 == 0 ? common : own;
-        for (int j = 0; j < 64; ++j) out[j] = -1.0f;
+        for (int j = 0; j < 3 * 64; ++j) out[j] = -1.0f;
         machine.launch({"healthy", {3}, 64, sizeof(HealthyStorage)}, healthy_kernel,
                        GlobalTensor<const float>(in.ref()), GlobalTensor<float>(out.ref()));
-        for (int j = 0; j < 64; ++j) failures += out[j] != float(63 * 64 / 2 + j);
+        for (int j = 0; j < 3 * 64; ++j) failures += out[j] != float(63 * 64 / 2 + j % 64);
         if (i == 1) {  // faults here disturb nobody there
           failures += !fault_of(own, {"probe", {5}, 96}, late_block_kernel, GlobalTensor<float>(x.ref())).has_value();
         }
@@ -1182,7 +1182,7 @@ std::int64_t resident_kilobytes() {
 }
 
 TEST_CASE("memory does not grow with the number of blocks or of faults") {
-  Tensor<float> in("in", 1, 64), out("out", 1, 64), x("X", 1, 8);
+  Tensor<float> in("in", 1, 64), out("out", 100, 64), x("X", 1, 8);
   Machine machine(0, 2);
   const auto rounds = [&](int count) {
     for (int i = 0; i < count; ++i) {
