@@ -120,6 +120,9 @@ const std::vector<Chapter>& chapters();
 LaunchOptions resolve(const Chapter& chapter, const Problem& problem, LaunchOptions options,
                       const DeviceLimits& limits = {});
 
+/// "compute capability 8.0 or higher (mma.sync)": what a refusal and --help say.
+std::string needs_text(const Needs& needs);
+
 /// Empty if the chapter's kernels run on GPUs of this compute capability; otherwise one line with what they need.
 std::string capability_refusal(const Chapter& chapter, const DeviceLimits& limits);
 

@@ -108,11 +108,14 @@ class Device {
 /// The simulated GPU, standing for one with these limits and instructions; see common/sim/machine.hpp.
 std::unique_ptr<Device> make_simulated_gpu(std::uint64_t schedule_seed, const GpuProfile& gpu = gpu_profiles()[0]);
 
-/// The first GPU. Throws DeviceError, one line, when there is none, or when this build has no CUDA side.
+/// The first GPU. Throws DeviceError, one line, when there is none, or when this build has no code for it.
 std::unique_ptr<Device> make_gpu();
 
 /// The same, launching on the caller's stream (a cudaStream_t; null is the default stream) on the current device.
 std::unique_ptr<Device> make_gpu(void* stream);
+
+/// The number of the CUDA device that the calling thread has made current. Throws DeviceError as make_gpu does.
+int current_gpu();
 
 /// Whether make_gpu would succeed; if not, `why` (may be null) receives the reason.
 bool gpu_available(std::string* why = nullptr);

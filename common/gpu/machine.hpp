@@ -15,6 +15,7 @@
 
 namespace flash {
 class Cublas;
+class TrafficCounters;
 }
 
 namespace flash::gpu {

@@ -2,10 +2,12 @@
 
 #include <fmt/format.h>
 
+#include <csignal>
 #include <cstdio>
 #include <new>
 
 #include "common/base/error.hpp"
+#include "common/base/quote.hpp"
 
 namespace flash {
 
@@ -14,22 +16,92 @@ std::optional<double> ChapterRun::flops_per_second() const {
   return problem.flops() / (timing->median_ms * 1e-3);
 }
 
-std::unique_ptr<Device> choose_device(const Options& options, std::string* why) {
-  switch (options.device) {
-    case DeviceChoice::gpu:
-      return make_gpu();
-    case DeviceChoice::sim:
-      return make_simulated_gpu(options.schedule_seed, *options.sim_gpu);
-    case DeviceChoice::automatic:
-      break;
+std::vector<std::string> prediction_differences(const ChapterRun& run) {
+  if (!run.counted || !run.requested) return {};
+  Traffic all = *run.requested;  // and a line for each tensor that was touched and not predicted
+  for (int slot = 0; slot < sim::tensor_slots(); ++slot) {
+    const sim::TensorCounters& counters = run.counted->tensors[std::size_t(slot)];
+    if (counters.bytes_read() + counters.bytes_written() > 0) all.add(sim::tensor_name(slot), 0, 0);
   }
-  std::string reason;
-  if (gpu_available(&reason)) {
-    *why = "auto: took the GPU";
-    return make_gpu();
+  std::vector<std::string> differences;
+  for (const TensorTraffic& tensor : all.tensors) {
+    const sim::TensorCounters* counters = run.counted->of_tensor(tensor.tensor);
+    const auto compare = [&](const char* what, std::int64_t got, std::int64_t expected) {
+      if (got == expected) return;
+      differences.push_back(fmt::format("{} {}: counted {} B, predicted {} B", tensor.tensor, what, got, expected));
+    };
+    compare("read", counters ? counters->bytes_read() : 0, tensor.read);
+    compare("written", counters ? counters->bytes_written() : 0, tensor.written);
   }
-  *why = "auto: took the simulation, " + reason;
-  return make_simulated_gpu(options.schedule_seed, *options.sim_gpu);
+  return differences;
+}
+
+std::string ChapterRun::failure() const {
+  if (check && !check->passed) return check->first_failure;
+  const std::vector<std::string> differences = prediction_differences(*this);
+  return differences.empty() ? "" : "counted and predicted DIFFER: " + differences.front();
+}
+
+std::optional<LaunchOptions> try_resolve(const Chapter& chapter, const Problem& problem, const LaunchOptions& options,
+                                         const DeviceLimits& limits, std::string* why_not) {
+  try {
+    return resolve(chapter, problem, options, limits);
+  } catch (const UsageError& error) {
+    *why_not = error.what();
+  } catch (const DeviceError& error) {
+    *why_not = error.what();
+  }
+  return std::nullopt;
+}
+
+std::string gpu_refusal(const Chapter& chapter, const Problem& problem, const LaunchOptions& options,
+                        const DeviceLimits& limits) {
+  try {
+    resolve(chapter, problem, options, limits);
+    return "";
+  } catch (const DeviceError& error) {
+    return error.what();
+  }
+}
+
+std::string gpu_refusal(const std::vector<Chapter>& chapters, const Problem& problem, const DeviceLimits& limits) {
+  std::string first;
+  for (const Chapter& chapter : chapters) {
+    for (const Variant& variant : chapter.info.variants) {
+      try {
+        LaunchOptions options;
+        options.variant = variant.name;
+        const std::string refusal = gpu_refusal(chapter, problem, options, limits);
+        if (refusal.empty()) return "";
+        if (first.empty()) first = refusal;
+      } catch (const UsageError&) {  // on no device
+      }
+    }
+  }
+  return first;
+}
+
+TakenDevice take_device(DeviceChoice choice, const FoundGpu& gpu, const GpuRefusal& refusal) {
+  if (choice == DeviceChoice::sim) return {DeviceKind::sim, ""};
+  const std::string why_not = gpu.limits ? refusal(*gpu.limits) : gpu.why_not;
+  if (choice == DeviceChoice::gpu) {
+    if (!why_not.empty()) throw DeviceError(why_not);
+    return {DeviceKind::gpu, ""};
+  }
+  if (why_not.empty()) return {DeviceKind::gpu, "auto: took the GPU"};
+  return {DeviceKind::sim, "auto: took the simulation, " + why_not};
+}
+
+std::unique_ptr<Device> choose_device(const Options& options, const GpuRefusal& refusal, std::string* why) {
+  FoundGpu found;
+  std::unique_ptr<Device> gpu;
+  if (options.device != DeviceChoice::sim && gpu_available(&found.why_not)) {
+    gpu = make_gpu();
+    found.limits = gpu->limits();
+  }
+  const TakenDevice taken = take_device(options.device, found, refusal);
+  *why = taken.why;
+  return taken.kind == DeviceKind::gpu ? std::move(gpu) : make_simulated_gpu(options.schedule_seed, *options.sim_gpu);
 }
 
 std::vector<RowId> rows_to_check(const Problem& problem, CheckMode mode) {
@@ -79,11 +151,13 @@ void count_traffic(ChapterRun& run, const Chapter& chapter, Device& device, Devi
 }
 
 int guarded_main(const std::string& program, const std::function<int()>& body) {
-  const auto complain = [&](const char* what, int code) {
+  const auto complain = [&](const std::string& what, int code) {
     std::fflush(stdout);
-    std::fprintf(stderr, "%s: %s\n", program.c_str(), what);
+    std::fprintf(stderr, "%s: %s\n", program.c_str(), what.c_str());
     return code;
   };
+  // Beyond a limit on the size of files a write is to fail, as on a full disk, and not to end the program.
+  std::signal(SIGXFSZ, SIG_IGN);
   try {
     const int code = body();
     // A report that could not be written, to a full disk for instance, must not pass for one.
@@ -92,15 +166,15 @@ int guarded_main(const std::string& program, const std::function<int()>& body) {
     }
     return code;
   } catch (const UsageError& error) {
-    return complain(error.what(), kExitUsage);
+    return complain(escaped(error.what()), kExitUsage);
   } catch (const DeviceError& error) {
-    return complain(error.what(), kExitDevice);
+    return complain(escaped(error.what()), kExitDevice);
   } catch (const Fault& fault) {
     return complain(fault.what(), kExitCheckFailed);
   } catch (const std::bad_alloc&) {
     return complain("out of memory: use a smaller problem", kExitUsage);
   } catch (const std::exception& error) {
-    return complain(error.what(), kExitCheckFailed);
+    return complain(escaped(error.what()), kExitCheckFailed);
   }
 }
 
