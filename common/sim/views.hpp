@@ -12,6 +12,7 @@
 #include "common/base/problem.hpp"
 #include "common/base/vector.hpp"
 #include "common/sim/block.hpp"
+#include "common/sim/members.hpp"
 
 namespace flash::sim {
 
@@ -166,13 +167,13 @@ class SharedTile {
   }
   void store(int row, int col, T value, Site site = Site::here()) {
     T* const at = element(row, col, 1, "write", site);
-    this_block().write_shared(at, sizeof(T), SharedAccess::store, place(row, col, 1), site);
+    this_block().write_shared(at, sizeof(T), SharedAccess::store, place(row, col, 1), &value, site);
     *at = value;
   }
   template <int N>
   void store_vector(int row, int col, const Vector<T, N>& value, Site site = Site::here()) {
     T* const at = element(row, col, N, "write", site);
-    this_block().write_shared(at, sizeof(T) * N, SharedAccess::store, place(row, col, N), site);
+    this_block().write_shared(at, sizeof(T) * N, SharedAccess::store, place(row, col, N), &value, site);
     *reinterpret_cast<Vector<T, N>*>(at) = value;
   }
   /// For ldmatrix and cp.async: where the 16 bytes at (row, col) lie.
@@ -224,6 +225,8 @@ class SharedTile {
 template <typename T, int Size>
 class SharedVector {
  public:
+  static constexpr int rows() { return 1; }
+  static constexpr int cols() { return Size; }
   T load(int i, Site site = Site::here()) const { return tile_.load(0, i, site); }
   void store(int i, T value, Site site = Site::here()) { tile_.store(0, i, value, site); }
 
@@ -248,6 +251,7 @@ Storage& shared_storage(Site site = Site::here()) {
                             sizeof(Storage), block.shared_bytes()),
                 site);
   }
+  block.name_members(detail::member_name<Storage>);
   return *reinterpret_cast<Storage*>(block.shared_memory());
 }
 
