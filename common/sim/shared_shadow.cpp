@@ -215,18 +215,19 @@ void SharedShadow::add_reader(Record& record, int thread, SiteId site) {
   const auto warp = std::uint16_t(thread / 32);
   bool joined = false, emptied = false;
   for (Accesses& other : list) {
-    if (other.warp != warp) continue;
-    if (other.when == now_ && other.site == site && !other.wrote) {
+    if (other.warp != warp || other.wrote) continue;
+    if (other.when == now_ && other.site == site) {
       other.lanes |= bit;
       joined = true;
-    } else {  // what comes after this read comes after the thread's earlier accesses
+    } else {  // what comes after this read comes after the thread's earlier ones
       other.lanes &= ~bit;
       emptied |= other.lanes == 0;
     }
   }
   if (joined && !emptied) return;
   std::erase_if(list, [&](Accesses& other) {
-    if (!joined) other.lanes = unordered_lanes(thread, other);  // so it does after what comes before this read
+    // So it does after those that come before this read. Writes stay: the next reader must come after them too.
+    if (!joined && !other.wrote) other.lanes = unordered_lanes(thread, other);
     return other.lanes == 0;
   });
   if (!joined) list.push_back({now_, bit, warp, site, false});
@@ -238,6 +239,14 @@ Conflict SharedShadow::on_read(int thread, int offset, int bytes, SiteId site) {
     if (record.copier != 0) return {Conflict::copy_in_flight, record.copier - 1, record.write_site, at};
     if (!ordered(thread, record.writer, record.written)) {
       return {Conflict::race_with_write, record.writer, record.write_site, at};
+    }
+    if (record.accesses != 0) {  // who wrote the same as the last writer, wrote too
+      for (const Accesses& accesses : access_lists_[record.accesses - 1]) {
+        const std::uint32_t lanes = accesses.wrote ? unordered_lanes(thread, accesses) : 0;
+        if (lanes != 0) {
+          return {Conflict::race_with_write, accesses.warp * 32 + std::countr_zero(lanes), accesses.site, at};
+        }
+      }
     }
     // One reader stands for all where each read comes after the one before it.
     if (record.accesses != 0 || (record.read != 0 && !ordered(thread, record.reader, record.read))) {
