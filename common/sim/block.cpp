@@ -428,7 +428,8 @@ int Block::shared_offset(const void* address, int bytes, const char* access, con
 void Block::check(const Conflict& conflict, const char* access, const TilePlace& place, Site site) {
   if (conflict.kind == Conflict::none) return;
   const std::string what = fmt::format("{} of {}", access, describe(place));
-  const std::string earlier = fmt::format("{} at {}", thread_name(conflict.thread), describe(conflict.site));
+  const std::string earlier =
+      fmt::format("{}\n  at {}", thread_name(conflict.thread), describe(conflict.site, "\n  in "));
   switch (conflict.kind) {
     case Conflict::none:
       return;
