@@ -21,17 +21,35 @@
   }                                           \
   static_assert(true)
 
-namespace flash::sim::detail {
+namespace flash::sim {
 
+template <typename T, int Rows, int Cols, typename Layout>
+class SharedTile;
+template <typename T, int Size>
+class SharedVector;
+
+namespace detail {
+
+struct AnyMembers {
+  template <typename... Members>
+  void operator()(const char*, const Members&...) const {}
+};
 template <typename Storage>
 concept HasMembers = requires(const Storage& storage) {
-  storage.visit_members([](auto&&...) {});
+  storage.visit_members(AnyMembers{});
 };
 
+template <typename T, int Rows, int Cols, typename Layout>
+bool has_shape(const SharedTile<T, Rows, Cols, Layout>&, const TilePlace& place) {
+  return Rows == place.rows && Cols == place.cols;
+}
+template <typename T, int Size>
+bool has_shape(const SharedVector<T, Size>&, const TilePlace& place) {
+  return place.rows == 1 && Size == place.cols;
+}
 template <typename Tile>
-concept HasShape = requires {
-  Tile::rows();
-  Tile::cols();
+concept HasShape = requires(const Tile& tile, const TilePlace& place) {
+  has_shape(tile, place);
 };
 
 /// The name of the member of that shape that begins where the tile does, after `prefix`; "" if it is none of them.
@@ -58,7 +76,7 @@ std::string find_member(const Member& member, const TilePlace& place, const std:
     });
     return found;
   } else if constexpr (HasShape<Member>) {
-    return wanted == begin && Member::rows() == place.rows && Member::cols() == place.cols ? prefix : "";
+    return wanted == begin && has_shape(member, place) ? prefix : "";
   } else {
     return prefix;
   }
@@ -70,4 +88,5 @@ std::string member_name(const void* storage, const TilePlace& place) {
   return find_member(*static_cast<const Storage*>(storage), place, "");
 }
 
-}  // namespace flash::sim::detail
+}  // namespace detail
+}  // namespace flash::sim

@@ -225,8 +225,6 @@ class SharedTile {
 template <typename T, int Size>
 class SharedVector {
  public:
-  static constexpr int rows() { return 1; }
-  static constexpr int cols() { return Size; }
   T load(int i, Site site = Site::here()) const { return tile_.load(0, i, site); }
   void store(int i, T value, Site site = Site::here()) { tile_.store(0, i, value, site); }
 
