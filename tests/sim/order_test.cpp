@@ -100,6 +100,28 @@ TEST_CASE("lanes that read one place and release one after another are all waite
   }
 }
 
+TEST_CASE("a part of a wide piece has the history of the whole") {
+  for (const int reader : {32, 64}) {  // the first and the second of them
+    SharedShadow shadow;
+    shadow.begin_block(64, 96);
+    shadow.on_write(0, 16, 16, 1);
+    Clock written, read;
+    shadow.release(0, kAll, written);
+    shadow.acquire(1, kAll, written);
+    shadow.acquire(2, kAll, written);
+    for (const int thread : {32, 64}) CHECK(clean(shadow.on_read(thread, 16, 16, 2)));
+    shadow.release(reader / 32, kAll, read);
+    shadow.acquire(0, kAll, read);
+    for (const int bytes : {8, 4, 2, 1}) {
+      const Conflict conflict = shadow.on_write(0, 32 - bytes, bytes, 3);
+      CHECK(conflict.kind == Conflict::race_with_read);
+      CHECK(conflict.thread == 96 - reader);
+      CHECK(conflict.offset == 32 - bytes);
+    }
+    CHECK(shadow.on_read(0, 15, 1, 3).kind == Conflict::unwritten);
+  }
+}
+
 TEST_CASE("after lanes of one instruction wrote the same value, the next to use it waits for each of them") {
   const std::array<std::byte, 64> memory{};
   for (const bool all : {true, false}) {
@@ -183,25 +205,27 @@ std::string family(Conflict::Kind kind) {
 TEST_CASE("random accesses, releases and acquires are judged as by a vector clock for each thread") {
   std::mt19937 random(7);
   const auto below = [&](int n) { return int(random() % unsigned(n)); };
-  const auto some_lanes = [&](int warp) {
-    const std::uint32_t all = warp == 2 ? 0x3fu : kAll;
+  const auto some_lanes = [&](int thread) {
+    const std::uint32_t all = thread / 32 == 2 ? 0x3fu : kAll;
     const int kind = below(4);
     if (kind == 0) return all;
     if (kind == 1) return std::uint32_t(random()) & all;
-    return 1u << below(warp == 2 ? 6 : 32);
+    return 1u << thread % 32;
   };
   SharedShadow shadow;
   std::map<std::string, int> seen;
-  for (int block = 0; block < 4000; ++block) {
+  for (int block = 0; block < 20000; ++block) {
     shadow.begin_block(kBytes, kThreads);
     Model model;
     Clock clocks[3];
     Model::Times times[3] = {};
     std::array<std::byte, kBytes> memory{};
     std::vector<std::array<int, 3>> copies;  // thread, offset, bytes
-    const int threads_in_use = 1 + below(kThreads), widest = below(5);
+    const int widest = below(5);
+    std::vector<int> threads;  // few, so that they are ordered often
+    for (int i = 1 + below(6); i > 0; --i) threads.push_back(below(kThreads));
     for (int step = 0; step < 400; ++step) {
-      const int thread = below(threads_in_use), warp = thread / 32, action = below(20);
+      const int thread = threads[std::size_t(below(int(threads.size())))], warp = thread / 32, action = below(20);
       const int size = 1 << below(widest + 1), offset = below(kBytes / size) * size;
       const SiteId site = SiteId(1 + below(2));
       Conflict conflict;
@@ -240,7 +264,7 @@ TEST_CASE("random accesses, releases and acquires are judged as by a vector cloc
         }
         copies.clear();
       } else {
-        const std::uint32_t lanes = some_lanes(warp);
+        const std::uint32_t lanes = some_lanes(thread);
         const int which = below(3);
         const auto each = [&](auto&& lane_does) {
           for (int lane = 0; lane < 32; ++lane) {
