@@ -6,11 +6,11 @@ namespace flash::sim {
 
 void missing_instruction(int needed, bool exactly, const char* instruction, Site site) {
   Block& block = this_block();
-  const int has = block.gpu().limits.capability;
-  block.fault("missing instruction",
-              fmt::format("{} needs compute capability {}.{}{}; this GPU, the {}, has {}.{}", instruction, needed / 10,
-                          needed % 10, exactly ? " exactly" : "", block.gpu().title, has / 10, has % 10),
-              site);
+  block.fault(
+      "missing instruction",
+      fmt::format("{} needs compute capability {}{}; this GPU, the {}, has {}", instruction, capability_text(needed),
+                  exactly ? " exactly" : "", block.gpu().title, capability_text(block.gpu().limits.capability)),
+      site);
 }
 
 }  // namespace flash::sim

@@ -60,14 +60,15 @@ GlobalShadow::Page& GlobalShadow::page(std::uintptr_t number) {
   return *page;
 }
 
-SiteId GlobalShadow::site_id(Site site) {
+SiteId GlobalShadow::number_of(const SourcePlace& place) {
   const std::lock_guard lock(tables_mutex_);
-  return sites_.id(site);
+  const SiteId outermost = sites_.id(place.outermost, 0);
+  return place.innermost == place.outermost ? outermost : sites_.id(place.innermost, outermost);
 }
 
-Site GlobalShadow::site_of(SiteId id) {
+SourcePlace GlobalShadow::place_of(SiteId id) {
   const std::lock_guard lock(tables_mutex_);
-  return sites_.site(id);
+  return {sites_.outermost(id), sites_.site(id)};
 }
 
 GlobalShadow::Segment GlobalShadow::new_segment(std::uint32_t block, std::uint32_t fence) {
@@ -97,7 +98,7 @@ void BlockHistory::begin_block(GlobalShadow* shadow, std::int64_t block) {
   released_ = {};
 }
 
-BlockConflict BlockHistory::access(GlobalAccess access, const void* address, int bytes, Site site) {
+BlockConflict BlockHistory::access(GlobalAccess access, const void* address, int bytes, const SourcePlace& place) {
   if (shadow_ == nullptr) return {};
   const int kind = int(access);
   auto at = reinterpret_cast<std::uintptr_t>(address);
@@ -112,7 +113,7 @@ BlockConflict BlockHistory::access(GlobalAccess access, const void* address, int
     Sector& sector = cached.page->sectors[at / GlobalShadow::kSectorBytes % GlobalShadow::kSectorsOfPage];
     if (kind != kWrite && (sector.several[kind].load(kRelaxed) & mask) == mask) {
       note_shared(kind, sector);
-    } else if (const BlockConflict race = record(kind, *cached.page, sector, mask, site); race.found) {
+    } else if (const BlockConflict race = record(kind, *cached.page, sector, mask, place); race.found) {
       return race;
     }
     at += count;
@@ -175,7 +176,7 @@ BlockConflict BlockHistory::race_with(int kind, Page& page, Sector& sector, std:
       if (bytes == 0 || ((bytes & shared[k]) == 0 && ordered(segment))) continue;
       const std::uint32_t block = shadow_->block_and_fence(segment).first;
       if (block == block_) continue;
-      race = {true, block, GlobalAccess(k), shadow_->site_of(part.site[k])};
+      race = {true, block, GlobalAccess(k), shadow_->place_of(part.site[k])};
       return true;
     }
     return false;
@@ -183,8 +184,8 @@ BlockConflict BlockHistory::race_with(int kind, Page& page, Sector& sector, std:
   return race;
 }
 
-BlockConflict BlockHistory::record(int kind, Page& page, Sector& sector, std::uint32_t mask, Site site) {
-  const SiteId id = shadow_->site_id(site);
+BlockConflict BlockHistory::record(int kind, Page& page, Sector& sector, std::uint32_t mask, const SourcePlace& place) {
+  const SiteId id = shadow_->number_of(place);
   const std::lock_guard lock(page.mutex);
   if (const BlockConflict race = race_with(kind, page, sector, mask); race.found) return race;
 

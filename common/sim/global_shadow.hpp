@@ -30,12 +30,17 @@ namespace flash::sim {
 
 enum class GlobalAccess : std::uint8_t { read, atomic, write };
 
+/// A line of a kernel, or of a helper together with the kernel's line that led to it.
+struct SourcePlace {
+  Site outermost, innermost;
+};
+
 /// An earlier access of another block with which an access races.
 struct BlockConflict {
   bool found = false;
   std::int64_t block = 0;
   GlobalAccess access = GlobalAccess::read;
-  Site site;
+  SourcePlace place;
 };
 
 /// What a block knows to have happened: of each block in it, all up to its `fence`-th fence.
@@ -92,8 +97,8 @@ class GlobalShadow {
   };
 
   Page& page(std::uintptr_t number);
-  SiteId site_id(Site site);
-  Site site_of(SiteId id);
+  SiteId number_of(const SourcePlace& place);
+  SourcePlace place_of(SiteId id);
   Segment new_segment(std::uint32_t block, std::uint32_t fence);
   std::pair<std::uint32_t, std::uint32_t> block_and_fence(Segment segment);
 
@@ -141,7 +146,7 @@ class BlockHistory {
   }
 
   /// Records an access of `bytes` bytes and says with which earlier one it races.
-  BlockConflict access(GlobalAccess kind, const void* address, int bytes, Site site);
+  BlockConflict access(GlobalAccess access, const void* address, int bytes, const SourcePlace& place);
 
   /// Runs `update`, an atomic operation on `address`, and gives and takes what the two fences around it order.
   template <typename Update>
@@ -167,7 +172,7 @@ class BlockHistory {
   using Part = GlobalShadow::Part;
   using Segment = GlobalShadow::Segment;
 
-  BlockConflict record(int kind, Page& page, Sector& sector, std::uint32_t mask, Site site);
+  BlockConflict record(int kind, Page& page, Sector& sector, std::uint32_t mask, const SourcePlace& place);
   BlockConflict race_with(int kind, Page& page, Sector& sector, std::uint32_t mask);
   bool ordered(Segment segment);
   bool ordered_after_all(int kind, std::uint32_t time) const;

@@ -29,7 +29,7 @@ void ldmatrix(const char* operation, std::uint32_t (&result)[Count], SharedAddre
   Block& block = this_block();
   LdmatrixOperand<Count> mine{row.data, result};
   if (running_thread->lane < 8 * Count) block.read_shared(row.data, 16, SharedAccess::ldmatrix, row.place, site);
-  block.meet(operation, 0xffffffffu, mine, site, [](LdmatrixOperand<Count>** lanes) {
+  block.meet_aligned(operation, mine, site, [](LdmatrixOperand<Count>** lanes) {
     for (int matrix = 0; matrix < Count; ++matrix) {
       for (int lane = 0; lane < 32; ++lane) {
         std::uint16_t pair[2];
@@ -125,8 +125,8 @@ void mma_m16n8k16(float (&d)[4], const std::uint32_t (&a)[4], const std::uint32_
       80, std::is_same_v<Element, bfloat16> ? "mma.sync with bf16 operands" : "mma.sync m16n8k16 with fp16 operands",
       site);
   detail::MmaOperand<Element> mine{d, a, b};
-  this_block().meet("mma.sync", 0xffffffffu, mine, site,
-                    [](detail::MmaOperand<Element>** lanes) { detail::mma_compute<Element>(lanes); });
+  this_block().meet_aligned("mma.sync", mine, site,
+                            [](detail::MmaOperand<Element>** lanes) { detail::mma_compute<Element>(lanes); });
 }
 
 /// Two floats rounded to a pair of elements in one register, the first in the lower half.

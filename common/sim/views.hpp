@@ -12,6 +12,7 @@
 #include "common/base/problem.hpp"
 #include "common/base/vector.hpp"
 #include "common/sim/block.hpp"
+#include "common/sim/members.hpp"
 
 namespace flash::sim {
 
@@ -170,13 +171,13 @@ class SharedTile {
   }
   void store(int row, int col, T value, Site site = Site::here()) {
     T* const at = element(row, col, 1, "write", site);
-    this_block().write_shared(at, sizeof(T), SharedAccess::store, place(row, col, 1), site);
+    this_block().write_shared(at, sizeof(T), SharedAccess::store, place(row, col, 1), &value, site);
     *at = value;
   }
   template <int N>
   void store_vector(int row, int col, const Vector<T, N>& value, Site site = Site::here()) {
     T* const at = element(row, col, N, "write", site);
-    this_block().write_shared(at, sizeof(T) * N, SharedAccess::store, place(row, col, N), site);
+    this_block().write_shared(at, sizeof(T) * N, SharedAccess::store, place(row, col, N), &value, site);
     *reinterpret_cast<Vector<T, N>*>(at) = value;
   }
   /// For ldmatrix and cp.async: where the 16 bytes at (row, col) lie.
@@ -252,6 +253,7 @@ Storage& shared_storage(Site site = Site::here()) {
                             sizeof(Storage), block.shared_bytes()),
                 site);
   }
+  block.name_members(detail::member_name<Storage>);
   return *reinterpret_cast<Storage*>(block.shared_memory());
 }
 
