@@ -92,10 +92,10 @@ Machine::Machine(std::uint64_t schedule_seed, int host_threads, const GpuProfile
 
 std::string Machine::describe() const {
   return fmt::format(
-      "simulated GPU ({}: compute capability {}.{}, {} KB of shared memory a block; {} host thread{}, schedule seed "
+      "simulated GPU ({}: compute capability {}, {} KB of shared memory a block; {} host thread{}, schedule seed "
       "{})",
-      gpu_.title, gpu_.limits.capability / 10, gpu_.limits.capability % 10, gpu_.limits.shared_bytes / 1024,
-      host_threads_, host_threads_ == 1 ? "" : "s", schedule_seed_);
+      gpu_.title, capability_text(gpu_.limits.capability), gpu_.limits.shared_bytes / 1024, host_threads_,
+      host_threads_ == 1 ? "" : "s", schedule_seed_);
 }
 
 std::size_t Machine::free_bytes() const { return host_available_bytes(); }
