@@ -62,6 +62,7 @@ struct GroupStorage {
   SharedTile<float, BlockQ, Warps> row_sum;
   SharedVector<float, BlockQ> weight_old;  // l·exp(m − m') / l'
   SharedVector<float, BlockQ> weight_new;  // exp(m~ − m') / l'
+  SHARED_MEMBERS(Q, PV, row_max, row_sum, weight_old, weight_new);
 };
 
 // The paper fills M elements of on-chip memory with four tiles: K, V of BlockKV rows, Q, O of BlockQ rows, and takes
@@ -73,6 +74,7 @@ struct Storage {
   SharedTile<Element, BlockKV, HeadDim, Padded16> K;
   SharedTile<Element, BlockKV, HeadDim, Padded16> V;
   GroupStorage<Element, HeadDim, BlockQ> group[Groups<HeadDim, BlockQ>];
+  SHARED_MEMBERS(K, V, group);
 };
 
 /// sum += P·V for a warp's keys, in `Cols` columns: of V from v_col on, of the sum from col on. `first`: sum = P·V.

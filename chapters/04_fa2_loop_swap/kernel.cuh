@@ -51,6 +51,7 @@ struct Storage {
   struct KeysAndValues {
     SharedTile<Element, BlockKV, HeadDim, Padded16> K;
     SharedTile<Element, BlockKV, HeadDim, Padded16> V;
+    SHARED_MEMBERS(K, V);
   };
   union {
     KeysAndValues tile;
@@ -58,6 +59,7 @@ struct Storage {
   };
   SharedTile<float, BlockQ, Warps> row_max;  // of each warp's keys
   SharedTile<float, BlockQ, Warps> row_sum;
+  SHARED_MEMBERS(Q, tile, O_of_warps, row_max, row_sum);
 };
 
 // -- The kernel -------------------------------------------------------------------------------------------------------

@@ -9,6 +9,14 @@
 // and HBM moves little more than that.
 //
 // A warp accesses 512 bytes of whole rows at once; of LSE 32 rows.
+//
+// Bank conflicts: none but in what a block does once, at its end.
+//  O      each lane takes 8 neighbouring columns of a warp's share of O, in two loads of 16 bytes. Eight lanes are
+//         answered at once; their pieces are 32 bytes apart, so they reach over 256 bytes and two lanes meet in each
+//         bank: one wavefront more for each eight lanes, that is for each 64 columns of a row, in two loads for each of
+//         the two shares.
+//  LSE    a thread takes the maximum of its row from pairs: 4 bytes every 8. Up to 16 lanes find banks of their own,
+//         more meet in twos.
 #pragma once
 
 #include "common/base/traffic.hpp"
@@ -52,6 +60,17 @@ inline std::size_t shared_bytes(const Problem& p, const LaunchOptions& options) 
   return std::size_t(options.block_q * 2 * padded + std::max(keys_and_values, shares) + statistics);
 }
 
+inline BankConflicts bank_conflicts(const Problem& p, const LaunchOptions& options) {
+  std::int64_t warps = 0;  // that take the maxima of more than 16 rows
+  for (std::int64_t q_row = 0; q_row < p.seq_q; q_row += options.block_q) {
+    const std::int64_t rows = std::min<std::int64_t>(options.block_q, p.seq_q - q_row);
+    warps += rows / 32 + (rows % 32 > 16 ? 1 : 0);
+  }
+  BankConflicts conflicts;
+  conflicts.loads = p.batch * p.heads * (p.seq_q * p.head_dim / 64 * 2 * 2 + warps);
+  return conflicts;
+}
+
 inline ChapterInfo info() {
   ChapterInfo chapter;
   chapter.title = "FlashAttention-2's loop order: one block for each Q tile, O stays on chip";
@@ -74,6 +93,7 @@ inline ChapterInfo info() {
   };
   chapter.workspace = [](const Problem&, const LaunchOptions&) { return std::vector<TensorRef>{}; };
   chapter.requested = requested;
+  chapter.bank_conflicts = bank_conflicts;
   chapter.compulsory = [](const AttentionCall& call, const LaunchOptions&) { return compulsory_traffic(call, {}); };
   chapter.requested_formula =
       "4·b·h·Nq·d [Q, O] + 4·b·h·ceil(Nq/block-q)·Nk·d [K, V; causal: the tiles up to the diagonal]";

@@ -42,6 +42,7 @@ template <typename Element, int HeadDim, int BlockQ, int BlockKV, typename Layou
 struct Storage {
   SharedTile<Element, BlockQ, HeadDim, Layout> Q;               // O on the way out
   SharedTile<Element, BlockKV, HeadDim, Layout> KV[2][Stages];  // K and V
+  SHARED_MEMBERS(Q, KV);
 };
 
 // -- The kernel -------------------------------------------------------------------------------------------------------

@@ -32,6 +32,7 @@ struct Storage {
   SharedTile<float, KeyWarps * BlockQ, 8> O_of_warps;  // 8 columns of key warp w's share of P·V from row w·BlockQ on
   SharedTile<float, KeyWarps, BlockQ> row_max, row_sum;  // of each warp's keys
   SharedVector<float, BlockQ> m, factor;                 // over all tiles so far; exp(m − m')
+  SHARED_MEMBERS(Q, KV, O_of_warps, row_max, row_sum, m, factor);
 };
 
 template <typename Element, int HeadDim, int BlockQ, int BlockKV>

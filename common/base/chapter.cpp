@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "common/base/error.hpp"
+#include "common/base/quote.hpp"
 
 namespace flash {
 namespace {
@@ -22,9 +23,6 @@ std::string join_choices(const std::vector<std::string>& choices) {
 std::string refusal_of(const Chapter& chapter, const Problem& problem, const LaunchOptions& options) {
   return chapter.info.refusal ? chapter.info.refusal(problem, options) : std::string();
 }
-
-/// "8.6"
-std::string capability_text(int capability) { return fmt::format("{}.{}", capability / 10, capability % 10); }
 
 /// Empty if a block finds the shared memory that it takes.
 std::string shared_refusal(const Chapter& chapter, const Problem& problem, const LaunchOptions& options,
@@ -113,15 +111,21 @@ const Variant& Chapter::variant(const std::string& variant_name) const {
   }
   std::vector<std::string> names;
   for (const Variant& v : info.variants) names.push_back(v.name);
-  throw UsageError(fmt::format("{} has no variant '{}': use --variant {}", name, variant_name, join_choices(names)));
+  throw UsageError(
+      fmt::format("{} has no variant {}: use --variant {}", name, in_quotes(variant_name), join_choices(names)));
+}
+
+std::string needs_text(const Needs& needs) {
+  return fmt::format("compute capability {}{}{}", capability_text(needs.capability),
+                     needs.exactly ? " exactly" : " or higher",
+                     needs.why.empty() ? "" : fmt::format(" ({})", needs.why));
 }
 
 std::string capability_refusal(const Chapter& chapter, const DeviceLimits& limits) {
   const Needs& needs = chapter.info.needs;
   if (limits.capability == needs.capability || (!needs.exactly && limits.capability > needs.capability)) return "";
-  return fmt::format("{} needs a GPU of compute capability {}{}{}; this one has {}", chapter.name,
-                     capability_text(needs.capability), needs.exactly ? "" : " or higher",
-                     needs.why.empty() ? "" : fmt::format(" ({})", needs.why), capability_text(limits.capability));
+  return fmt::format("{} needs a GPU of {}; this one has {}", chapter.name, needs_text(needs),
+                     capability_text(limits.capability));
 }
 
 LaunchOptions resolve(const Chapter& chapter, const Problem& problem, LaunchOptions options,

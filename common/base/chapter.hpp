@@ -45,6 +45,12 @@ struct Traffic {
   void add(const std::string& tensor, std::int64_t read, std::int64_t written);
 };
 
+/// A prediction for one launch: wavefronts beyond what the bytes need, by the kind of access to shared memory.
+struct BankConflicts {
+  std::int64_t loads = 0, stores = 0, ldmatrix = 0, stmatrix = 0, cp_async = 0;
+  std::int64_t total() const { return loads + stores + ldmatrix + stmatrix + cp_async; }
+};
+
 /// A compiled tile shape that --block-q and --block-kv choose.
 struct TileShape {
   int block_q;
@@ -95,6 +101,10 @@ struct ChapterInfo {
 
   Needs needs = {};
 
+  /// Bank conflicts of all blocks; the simulated GPU must count exactly this, for each kind of access. Without a
+  /// function there are none.
+  std::function<BankConflicts(const Problem&, const LaunchOptions&)> bank_conflicts = {};
+
   /// Shared memory of one block, in bytes, of the kernel that takes most of it; without a function none to speak of.
   std::function<std::size_t(const Problem&, const LaunchOptions&)> shared_bytes = {};
 };
@@ -119,6 +129,9 @@ const std::vector<Chapter>& chapters();
 /// device has not.
 LaunchOptions resolve(const Chapter& chapter, const Problem& problem, LaunchOptions options,
                       const DeviceLimits& limits = {});
+
+/// "compute capability 8.0 or higher (mma.sync)": what a refusal and --help say.
+std::string needs_text(const Needs& needs);
 
 /// Empty if the chapter's kernels run on GPUs of this compute capability; otherwise one line with what they need.
 std::string capability_refusal(const Chapter& chapter, const DeviceLimits& limits);

@@ -2,6 +2,8 @@
 #pragma once
 
 #include <cstddef>
+#include <string>
+#include <string_view>
 
 namespace flash {
 
@@ -12,5 +14,12 @@ struct DeviceLimits {
   int capability = 90;                         // compute capability: 10·major + minor
   std::size_t shared_bytes = kMaxSharedBytes;  // that one block can have
 };
+
+/// "8.6"
+std::string capability_text(int capability);
+
+/// Why a build has no code for a GPU, in one line with what to do. `architectures` are those of the build, as CMake
+/// names them ("75, 90a").
+std::string no_code_text(int capability, std::string_view architectures);
 
 }  // namespace flash

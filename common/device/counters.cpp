@@ -26,6 +26,13 @@ std::int64_t Counters::bank_conflicts() const {
   return sum;
 }
 
+const TensorCounters* Counters::of_tensor(const std::string& name) const {
+  for (int slot = 0; slot < tensor_slots(); ++slot) {
+    if (tensor_name(slot) == name) return &tensors[std::size_t(slot)];
+  }
+  return nullptr;
+}
+
 void Counters::operator+=(const Counters& other) {
   for (std::size_t i = 0; i < tensors.size(); ++i) {
     TensorCounters& mine = tensors[i];

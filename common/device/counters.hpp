@@ -49,6 +49,8 @@ struct Counters {
   SharedCounters& shared_of(SharedAccess kind) { return shared[std::size_t(kind)]; }
   const SharedCounters& shared_of(SharedAccess kind) const { return shared[std::size_t(kind)]; }
   std::int64_t bank_conflicts() const;
+  /// A tensor's by its name; null where no tensor of that name was ever touched.
+  const TensorCounters* of_tensor(const std::string& name) const;
   void operator+=(const Counters& other);
 };
 

@@ -67,14 +67,16 @@ __device__ __forceinline__ float lane_maximum(const Accumulator (&S)[KeyTiles], 
 
 /// The largest of row Accumulator::row(h), in each of the four lanes that share the row.
 template <int KeyTiles>
-__device__ __forceinline__ float row_maximum(const Accumulator (&S)[KeyTiles], int h) {
+__device__ __forceinline__ float row_maximum(const Accumulator (&S)[KeyTiles], int h, Site site = Site::here()) {
+  const CalledFrom from(site);
   return quad_max(lane_maximum(S, h));
 }
 
 /// In rows whose maximum is large: S = scale_log2·S, rounded as the maximum was.
 template <int RowTiles, int KeyTiles>
 __device__ __forceinline__ void round_large_scores(Accumulator (&S)[RowTiles][KeyTiles], const float (&m)[RowTiles][2],
-                                                   float scale_log2) {
+                                                   float scale_log2, Site site = Site::here()) {
+  const CalledFrom from(site);
   bool large = false;
 #pragma unroll
   for (int r = 0; r < RowTiles; ++r) large |= is_large(m[r][0]) || is_large(m[r][1]);
@@ -131,7 +133,8 @@ __device__ __forceinline__ void rescale(Accumulator (&O)[RowTiles][ColTiles], fl
 template <int RowTiles, int KeyTiles, int ColTiles>
 __device__ __forceinline__ void update_maximum(Accumulator (&O)[RowTiles][ColTiles], float (&l)[RowTiles][2],
                                                float (&m)[RowTiles][2], Accumulator (&S)[RowTiles][KeyTiles],
-                                               float scale_log2) {
+                                               float scale_log2, Site site = Site::here()) {
+  const CalledFrom from(site);
   float m_new[RowTiles][2];
   bool to_do = false;
 #pragma unroll
