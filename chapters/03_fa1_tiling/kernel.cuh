@@ -166,14 +166,13 @@ __global__ void __launch_bounds__(Threads<HeadDim, BlockQ>, 1)
           for (int w = 0; w < Warps; ++w) m_tile[r][h] = fmaxf(m_tile[r][h], maxima[w]);
         }
       }
-      round_large_scores(S, m_tile, shape.scale_log2);
+      const float factor = score_factor(S, m_tile, shape.scale_log2);
       FragmentA P[RowTiles][KeyTiles / 2];  // [BlockQ, KeysPerWarp]
 #pragma unroll
       for (int r = 0; r < RowTiles; ++r) {
         float l_tile[2] = {0.0f, 0.0f};
 #pragma unroll
-        for (int c = 0; c < KeyTiles; c += 2)
-          P[r][c / 2] = exponentiate<Element>(&S[r][c], m_tile[r], l_tile, shape.scale_log2);
+        for (int c = 0; c < KeyTiles; c += 2) P[r][c / 2] = exponentiate<Element>(&S[r][c], m_tile[r], l_tile, factor);
 #pragma unroll
         for (int h = 0; h < 2; ++h) {
           const float sum = quad_sum(l_tile[h]);

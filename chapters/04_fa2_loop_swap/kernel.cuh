@@ -134,14 +134,14 @@ __global__ void __launch_bounds__(Threads<BlockQ>, 1)
       }
     }
     if (__any_sync(0xffffffffu, grown)) rescale(O_of_warp, l, m, m_new);
-    round_large_scores(S, m, shape.scale_log2);
+    const float factor = score_factor(S, m, shape.scale_log2);
 
     // -- P = exp(S − m'), l = l + rowsum(P)
     FragmentA P[RowTiles][KeyTiles / 2];  // [RowsPerWarp, KeysPerWarp]
 #pragma unroll
     for (int r = 0; r < RowTiles; ++r) {
 #pragma unroll
-      for (int c = 0; c < KeyTiles; c += 2) P[r][c / 2] = exponentiate<Element>(&S[r][c], m[r], l[r], shape.scale_log2);
+      for (int c = 0; c < KeyTiles; c += 2) P[r][c / 2] = exponentiate<Element>(&S[r][c], m[r], l[r], factor);
     }
 
     // -- O = O + P·V

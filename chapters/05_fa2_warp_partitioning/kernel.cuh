@@ -116,7 +116,7 @@ __global__ void __launch_bounds__(32 * WarpsOfBlock<HeadDim, BlockQ>, 8 / WarpsO
       if (masked) mask_scores(S, shape, q_row + warp_row, key);
 
       // -- m' = max(m, rowmax(S)); O = O·exp(m − m'), l = l·exp(m − m'), where that is much less than 1
-      update_maximum(O, l, m, S, shape.scale_log2);
+      const float factor = update_maximum(O, l, m, S, shape.scale_log2);
 
       // -- P = exp(S − m'), l = l + rowsum(P), O = O + P·V
 #pragma unroll
@@ -124,7 +124,7 @@ __global__ void __launch_bounds__(32 * WarpsOfBlock<HeadDim, BlockQ>, 8 / WarpsO
         if (masked && k >= warp_sees - key) break;
         FragmentA P[RowTiles][1];  // [RowsPerWarp, 16]
 #pragma unroll
-        for (int r = 0; r < RowTiles; ++r) P[r][0] = exponentiate<Element>(&S[r][k / 8], m[r], l[r], shape.scale_log2);
+        for (int r = 0; r < RowTiles; ++r) P[r][0] = exponentiate<Element>(&S[r][k / 8], m[r], l[r], factor);
         multiply<Element>(O, P, V, k, 0);
       }
     }

@@ -111,13 +111,13 @@ __global__ void __launch_bounds__(Threads, HeadDim == 64 ? 2 : 1)
 #pragma unroll
       for (int h = 0; h < 2; ++h) m[r][h] = smem.m.load(group_row + 16 * r + Accumulator::row(h));
     }
-    round_large_scores(S, m, shape.scale_log2);
+    const float score_scale = score_factor(S, m, shape.scale_log2);
     FragmentA P[RowTiles];  // [GroupRows, 16]
 #pragma unroll
     for (int r = 0; r < RowTiles; ++r) {
       const int row = group_row + 16 * r;
       float sum[2] = {0.0f, 0.0f};
-      P[r] = exponentiate<Element>(S[r], m[r], sum, shape.scale_log2);
+      P[r] = exponentiate<Element>(S[r], m[r], sum, score_scale);
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
         sum[h] = quad_sum(sum[h]);

@@ -102,7 +102,7 @@ inline ChapterInfo info() {
   chapter.variants = {
       {"split-q", "each warp owns query rows"},
       {"split-k", "the warps split the keys of each tile and exchange their sums, as in FlashAttention-1"},
-      {"no-swizzle", "split-q with row-major tiles: bank conflicts"}};
+      {"no-swizzle", "split-q with the 16-byte pieces of a row in order: bank conflicts"}};
   chapter.tiles = {{128, 64}, {256, 64}, {128, 32}, {64, 32}};
   chapter.shared_bytes = shared_bytes;
   chapter.needs = {80, false, "mma.sync on 16-bit elements with 16 keys, cp.async"};

@@ -67,7 +67,8 @@ struct Panels128 {
   }
   template <int Bytes, int Rows, int Cols>
   static FLASH_HOST_DEVICE constexpr unsigned advance(unsigned address, int row, int col) {
-    return address + unsigned(offset<Bytes, Rows, Cols>(row, col) * Bytes);
+    constexpr int panel_cols = 128 / Bytes;
+    return (address ^ unsigned(col % panel_cols * Bytes)) + unsigned((col / panel_cols * Rows + row) * 128);
   }
 };
 

@@ -7,7 +7,7 @@
 // The fused multiply-add takes scale_log2·s as it is, but m was rounded: the largest exponent of a row is not 0 but the
 // rounding error of m. While m is below 2^24 that is at most 1/2, a factor on all of a row's exponentials that the
 // final division takes out. Beyond 2^31 it is more than 128, and the exponentials are infinite or 0: there scores are
-// rounded as m was before it is subtracted (round_large_scores).
+// rounded as m was before it is subtracted (score_factor).
 #pragma once
 
 #include <cfloat>
@@ -53,8 +53,9 @@ __device__ __forceinline__ void mask_scores(Accumulator (&S)[RowTiles][KeyTiles]
   }
 }
 
-/// Whether the rounding of m shows in exponentials relative to it; not of the maximum of a row that has seen nothing.
-__device__ __forceinline__ bool is_large(float m) { return fabsf(m) >= LargeMaximum && m != NothingSeen; }
+/// Whether the rounding of m shows in exponentials relative to it. (So it is of the maximum of a row that has seen
+/// nothing, where it does no harm.)
+__device__ __forceinline__ bool is_large(float m) { return fabsf(m) >= LargeMaximum; }
 
 /// The largest of this lane's scores in row Accumulator::row(h).
 template <int KeyTiles>
@@ -72,37 +73,38 @@ __device__ __forceinline__ float row_maximum(const Accumulator (&S)[KeyTiles], i
   return quad_max(lane_maximum(S, h));
 }
 
-/// In rows whose maximum is large: S = scale_log2·S, rounded as the maximum was.
+/// What exponentiate multiplies S with: scale_log2. Where the maximum of a row of the warp is large, S becomes
+/// scale_log2·S here, rounded as the maximum was, and the factor is 1.
 template <int RowTiles, int KeyTiles>
-__device__ __forceinline__ void round_large_scores(Accumulator (&S)[RowTiles][KeyTiles], const float (&m)[RowTiles][2],
-                                                   float scale_log2, Site site = Site::here()) {
+__device__ __forceinline__ float score_factor(Accumulator (&S)[RowTiles][KeyTiles], const float (&m)[RowTiles][2],
+                                              float scale_log2, Site site = Site::here()) {
   const CalledFrom from(site);
   bool large = false;
 #pragma unroll
-  for (int r = 0; r < RowTiles; ++r) large |= is_large(m[r][0]) || is_large(m[r][1]);
-  if (!__any_sync(0xffffffffu, large)) return;
+  for (int r = 0; r < RowTiles; ++r) {
+#pragma unroll
+    for (int h = 0; h < 2; ++h) large |= is_large(m[r][h]);
+  }
+  if (!__any_sync(0xffffffffu, large)) return scale_log2;
 #pragma unroll
   for (int r = 0; r < RowTiles; ++r) {
 #pragma unroll
     for (int c = 0; c < KeyTiles; ++c) {
 #pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        S[r][c].value[i] = multiply_rounded(S[r][c].value[i], is_large(m[r][i / 2]) ? scale_log2 : 1.0f);
-      }
+      for (int i = 0; i < 4; ++i) S[r][c].value[i] = multiply_rounded(S[r][c].value[i], scale_log2);
     }
   }
+  return 1.0f;
 }
 
-/// P = exp2(scale_log2·S − m) for 16 rows and 16 keys (two neighbouring accumulators), rounded to elements; this lane's
-/// part of the row sums is added to l. S is what round_large_scores left.
+/// P = exp2(factor·S − m) for 16 rows and 16 keys (two neighbouring accumulators), rounded to elements; this lane's
+/// part of the row sums is added to l. `factor` is score_factor's.
 template <typename Element>
-__device__ __forceinline__ FragmentA exponentiate(Accumulator* S, const float (&m)[2], float (&l)[2],
-                                                  float scale_log2) {
+__device__ __forceinline__ FragmentA exponentiate(Accumulator* S, const float (&m)[2], float (&l)[2], float factor) {
 #pragma unroll
   for (int c = 0; c < 2; ++c) {
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      const float factor = is_large(m[i / 2]) ? 1.0f : scale_log2;
       S[c].value[i] = exp2_approx(fmaf(S[c].value[i], factor, -m[i / 2]));
       l[i / 2] += S[c].value[i];
     }
@@ -128,12 +130,12 @@ __device__ __forceinline__ void rescale(Accumulator (&O)[RowTiles][ColTiles], fl
 }
 
 /// Raises m to the maximum of S and rescales O and l, for all rows of the warp, if a score of one of them exceeds its m
-/// by more than the threshold. Most tiles have none: they cost the comparison, and no exchange between lanes. Rounds
-/// large scores too (round_large_scores).
+/// by more than the threshold. Most tiles have none: they cost the comparison, and no exchange between lanes. Returns
+/// score_factor's.
 template <int RowTiles, int KeyTiles, int ColTiles>
-__device__ __forceinline__ void update_maximum(Accumulator (&O)[RowTiles][ColTiles], float (&l)[RowTiles][2],
-                                               float (&m)[RowTiles][2], Accumulator (&S)[RowTiles][KeyTiles],
-                                               float scale_log2, Site site = Site::here()) {
+__device__ __forceinline__ float update_maximum(Accumulator (&O)[RowTiles][ColTiles], float (&l)[RowTiles][2],
+                                                float (&m)[RowTiles][2], Accumulator (&S)[RowTiles][KeyTiles],
+                                                float scale_log2, Site site = Site::here()) {
   const CalledFrom from(site);
   float m_new[RowTiles][2];
   bool to_do = false;
@@ -145,14 +147,14 @@ __device__ __forceinline__ void update_maximum(Accumulator (&O)[RowTiles][ColTil
       to_do |= multiply_rounded(m_new[r][h], scale_log2) - m[r][h] > RescaleThreshold || is_large(m[r][h]);
     }
   }
-  if (!__any_sync(0xffffffffu, to_do)) return;
+  if (!__any_sync(0xffffffffu, to_do)) return scale_log2;
 #pragma unroll
   for (int r = 0; r < RowTiles; ++r) {
 #pragma unroll
     for (int h = 0; h < 2; ++h) m_new[r][h] = fmaxf(m[r][h], multiply_rounded(quad_max(m_new[r][h]), scale_log2));
   }
   rescale(O, l, m, m_new);
-  round_large_scores(S, m, scale_log2);
+  return score_factor(S, m, scale_log2);
 }
 
 /// 1 / l, what a row's sums are multiplied with at the end; 0 for a row that saw nothing (its O is 0).
