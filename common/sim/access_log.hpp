@@ -1,9 +1,10 @@
 // Turns the accesses of single threads back into the warp-wide accesses that hardware performs.
 //
 // The lanes of a warp run one after another here, so each keeps a short log; when the whole warp waits, the logs are
-// matched: accesses of different lanes from the same source line, the n-th with the n-th, are one warp-wide
-// instruction. Where lanes have diverged, those go first that come to where the others wait, which is how a GPU
-// reconverges structured code; in a loop both come to each other's place, and the earlier source line goes first.
+// matched: accesses of different lanes from the same source line (called from the same lines), the n-th with the n-th,
+// are one warp-wide instruction. Where lanes have diverged, those go first that come to where the others wait, which is
+// how a GPU reconverges structured code; in a loop both come to each other's place, and the earlier source line goes
+// first.
 #pragma once
 
 #include <cstdint>
