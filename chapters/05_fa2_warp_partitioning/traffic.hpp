@@ -77,10 +77,23 @@ inline std::string refusal(const Problem& p, const LaunchOptions& options) {
   if (options.block_q == 256 && p.head_dim == 256) {
     return head_dim + ": a block of 256 rows would have 16 warps, and registers for 8; use --block-q 128";
   }
-  if (options.variant != "split-q" && options.block_q != 128) {
-    return options.variant + " is compiled for one tile: use --block-q 128";
+  if (options.block_kv == 32 && p.head_dim != 256) {
+    return head_dim +
+           ": tiles of 32 keys are for head-dim 256, where less shared memory than Hopper's holds no others; " +
+           "use --block-kv 64";
+  }
+  if (options.variant != "split-q" && (options.block_q != 128 || options.block_kv != 64)) {
+    return options.variant + " is compiled for one tile: use --block-q 128 --block-kv 64";
   }
   return "";
+}
+
+/// sizeof(Storage) in kernel.cuh and split_k.cuh: Q, two stages of K and V; for split-k what the warps exchange as
+/// well.
+inline std::size_t shared_bytes(const Problem& p, const LaunchOptions& options) {
+  const std::int64_t tiles = 2 * p.head_dim * (options.block_q + 4 * options.block_kv);
+  const std::int64_t shares = 4 * options.block_q * 8 * 4, statistics = (2 * 4 + 2) * options.block_q * 4;
+  return std::size_t(options.variant == "split-k" ? tiles + shares + statistics : tiles);
 }
 
 inline ChapterInfo info() {
@@ -90,7 +103,8 @@ inline ChapterInfo info() {
       {"split-q", "each warp owns query rows"},
       {"split-k", "the warps split the keys of each tile and exchange their sums, as in FlashAttention-1"},
       {"no-swizzle", "split-q with row-major tiles: bank conflicts"}};
-  chapter.tiles = {{128, 64}, {256, 64}};
+  chapter.tiles = {{128, 64}, {256, 64}, {128, 32}, {64, 32}};
+  chapter.shared_bytes = shared_bytes;
   chapter.needs = {80, false, "mma.sync on 16-bit elements with 16 keys, cp.async"};
   chapter.refusal = refusal;
   chapter.workspace = [](const Problem&, const LaunchOptions&) { return std::vector<TensorRef>{}; };

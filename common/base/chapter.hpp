@@ -95,8 +95,8 @@ struct ChapterInfo {
   /// between the compulsory and the requested bytes, not near the compulsory ones.
   bool rereads_hbm = false;
 
-  /// Compiled tiles, those that move the fewest bytes first; empty where the chapter has no tiles to choose. The
-  /// default is the first that `refusal` lets pass and that the device has the shared memory for.
+  /// Compiled tiles, the preferred ones first; empty where the chapter has no tiles to choose. The default is the first
+  /// that `refusal` lets pass and that the device has the shared memory for.
   std::vector<TileShape> tiles = {};
 
   Needs needs = {};

@@ -4,6 +4,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <bit>
 #include <cstdlib>
 #include <cstring>
@@ -185,6 +186,7 @@ void Block::run(const KernelRun& kernel, std::int64_t block_linear, Counters& co
     std::rethrow_exception(failure_);
   }
   counters.blocks += 1;
+  counters.shared_bytes = std::max<std::int64_t>(counters.shared_bytes, shared_bytes_);
   counters.threads += thread_count_;
 }
 
