@@ -8,8 +8,32 @@ namespace flash::sim {
 
 namespace {
 
-/// One warp-wide access: `count` lanes' entries from one place.
-void count_one(const Access* const* lanes, int count, Counters& counters) {
+constexpr std::uintptr_t kAbsent = ~std::uintptr_t(0);
+
+/// Wavefronts that one warp-wide access to shared memory needs beyond one for each group of lanes that is answered
+/// together: 8 neighbours where each takes 16 bytes, 16 where each takes 8. Lane i takes `bytes` bytes at offsets[i].
+int bank_conflicts(const std::uintptr_t (&offsets)[32], int bytes) {
+  const int words_each = std::max(1, bytes / 4);
+  const int lanes_at_once = 32 / words_each;
+  int conflicts = 0;
+  for (int start = 0; start < 32; start += lanes_at_once) {
+    std::uintptr_t words[32];
+    int count = 0;
+    for (int lane = start; lane < start + lanes_at_once; ++lane) {
+      if (offsets[lane] == kAbsent) continue;
+      for (int w = 0; w < words_each; ++w) words[count++] = offsets[lane] / 4 + std::uintptr_t(w);
+    }
+    std::sort(words, words + count);
+    count = int(std::unique(words, words + count) - words);
+    int per_bank[32] = {}, most = 0;
+    for (int i = 0; i < count; ++i) most = std::max(most, ++per_bank[words[i] % 32]);
+    conflicts += std::max(most - 1, 0);
+  }
+  return conflicts;
+}
+
+/// One warp-wide access: `count` lanes' entries from one place, and which lanes these are.
+void count_one(const Access* const* lanes, const int* numbers, int count, Counters& counters) {
   const Access& first = *lanes[0];
   if (first.kind <= AccessKind::global_atomic) {
     std::uintptr_t sectors[64 * 2];
@@ -45,35 +69,16 @@ void count_one(const Access* const* lanes, int count, Counters& counters) {
   }
   std::uintptr_t offsets[32];
   SharedCounters& shared = counters.shared[std::size_t(first.kind) - std::size_t(AccessKind::shared_load)];
+  std::fill(std::begin(offsets), std::end(offsets), kAbsent);
   for (int i = 0; i < count; ++i) {
-    offsets[i] = lanes[i]->address;
+    offsets[numbers[i]] = lanes[i]->address;
     shared.bytes += lanes[i]->bytes;
   }
   shared.accesses += 1;
-  shared.bank_conflicts += bank_conflicts(offsets, count, first.bytes);
+  shared.bank_conflicts += bank_conflicts(offsets, first.bytes);
 }
 
 }  // namespace
-
-int bank_conflicts(const std::uintptr_t* offsets, int lanes, int bytes) {
-  const int words_each = std::max(1, bytes / 4);
-  const int lanes_at_once = 32 / words_each;
-  int conflicts = 0;
-  for (int start = 0; start < lanes; start += lanes_at_once) {
-    const int end = std::min(lanes, start + lanes_at_once);
-    std::uintptr_t words[32];
-    int count = 0;
-    for (int lane = start; lane < end; ++lane) {
-      for (int w = 0; w < words_each; ++w) words[count++] = offsets[lane] / 4 + std::uintptr_t(w);
-    }
-    std::sort(words, words + count);
-    count = int(std::unique(words, words + count) - words);
-    int per_bank[32] = {}, most = 0;
-    for (int i = 0; i < count; ++i) most = std::max(most, ++per_bank[words[i] % 32]);
-    conflicts += most - 1;
-  }
-  return conflicts;
-}
 
 SiteTable::SiteTable() : sites_(1), table_(1024) {}
 
@@ -142,6 +147,7 @@ void count_accesses(AccessLog* const (&logs)[32], std::uint32_t open, const Site
     }
   }
   const Access* group[32] = {};
+  int numbers[32] = {};  // of the lanes in it
   while (lanes > 0 && !open_lane_used_up) {
     int leading = active[0];
     for (int i = 1; i < lanes; ++i) {
@@ -159,6 +165,7 @@ void count_accesses(AccessLog* const (&logs)[32], std::uint32_t open, const Site
       const int lane = active[i];
       const Access* mine = next[lane];
       if (same_instruction(*mine, *leader)) {
+        numbers[count] = lane;
         group[count++] = mine;
         ++next[lane];
       }
@@ -169,7 +176,7 @@ void count_accesses(AccessLog* const (&logs)[32], std::uint32_t open, const Site
       }
     }
     lanes = left;
-    count_one(group, count, counters);
+    count_one(group, numbers, count, counters);
   }
   for (int lane = 0; lane < 32; ++lane) {
     if (logs[lane] == nullptr) continue;

@@ -74,8 +74,4 @@ class SiteTable {
 /// because the lane's next access may belong to it.
 void count_accesses(AccessLog* const (&logs)[32], std::uint32_t open, const SiteTable& sites, Counters& counters);
 
-/// Wavefronts that one warp-wide shared access needs beyond the fewest possible: lane i accesses bytes[i] at
-/// offset[i]; accesses of 16 bytes are answered eight lanes at a time, of 8 bytes sixteen at a time.
-int bank_conflicts(const std::uintptr_t* offsets, int lanes, int bytes);
-
 }  // namespace flash::sim

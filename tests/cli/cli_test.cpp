@@ -9,6 +9,7 @@
 #include "common/base/error.hpp"
 #include "common/base/host_tensor.hpp"
 #include "common/device/device.hpp"
+#include "common/device/gpu_profile.hpp"
 #include "common/program/npy.hpp"
 #include "reference/check.hpp"
 #include "tests/catch.hpp"
@@ -382,6 +383,26 @@ TEST_CASE("compare says what a chapter cannot run, and runs the rest") {
 }
 
 // -- Bad input: exit code 2
+
+TEST_CASE("what the simulated GPU that was asked for cannot run ends with exit code 3 and what it needs") {
+  for (const Chapter& chapter : chapters()) {
+    for (const GpuProfile& gpu : gpu_profiles()) {
+      INFO(chapter.name << " on the " << gpu.title);
+      const Ended ended = run_chapter_program(chapter, small + Arguments{"--sim-gpu", gpu.name});
+      const std::string refusal = capability_refusal(chapter, gpu.limits);
+      INFO(ended.err);
+      if (refusal.empty()) {
+        CHECK(ended.code == kExitOk);
+        CHECK(contains(ended.out, "simulated GPU (" + gpu.title + ": compute capability "));
+      } else {
+        CHECK(ended.code == kExitDevice);
+        CHECK(ended.complaints() == 1);
+        CHECK(contains(ended.err, refusal));
+        CHECK(ended.out.empty());
+      }
+    }
+  }
+}
 
 TEST_CASE("bad arguments end with exit code 2 and one line that says what would be right") {
   const std::vector<Bad> cases = {

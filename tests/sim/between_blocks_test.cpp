@@ -138,8 +138,11 @@ __global__ void two_blocks_kernel(GlobalTensor<float> xs, GlobalTensor<half> ys,
       break;
     case Case::read_again_after_the_release:
       x.load(40, 0);
-      if (last_to_finish(counters, 0, true, true)) x.store(40, 0, 1.0f);
-      x.load(40, 0);
+      if (last_to_finish(counters, 0, true, true)) {
+        x.store(40, 0, 1.0f);
+      } else if (block >= 2) {  // later than two others, so that there is no record of its own
+        x.load(40, 0);
+      }
       break;
     case Case::written_after_the_release:
       last_to_finish(counters, 0, true, true);

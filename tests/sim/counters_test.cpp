@@ -265,7 +265,9 @@ enum class Shared {
   ldmatrix_trans_swizzled,
   copy_pieces_plain,
   copy_pieces_swizzled,
-  half_the_lanes
+  half_the_lanes,
+  two_lanes_of_one_group,
+  two_lanes_of_two_groups
 };
 
 template <typename Tile>
@@ -360,6 +362,12 @@ __global__ void shared_kernel(GlobalTensor<const half> in, Shared what, bool pre
     case Shared::half_the_lanes:
       if (lane % 2 == 0) shared.plain.load(lane, 0);
       break;
+    case Shared::two_lanes_of_one_group:
+      if (lane == 0 || lane == 7) load_vector<8>(shared.half_plain, lane, 8);
+      break;
+    case Shared::two_lanes_of_two_groups:
+      if (lane == 0 || lane == 8) load_vector<8>(shared.half_plain, lane, 8);
+      break;
   }
 }
 
@@ -394,6 +402,9 @@ TEST_CASE("bank conflicts of accesses of 2, 4, 8 and 16 bytes") {
   expect_shared(Shared::vector8_column, SharedAccess::load, 256, 2 * 15);  // 2 groups of 16 lanes on one pair of banks
   expect_shared(Shared::vector16_row, SharedAccess::load, 512, 0);
   expect_shared(Shared::vector16_column, SharedAccess::load, 512, 4 * 7);  // 4 groups of 8 lanes on 4 banks
+  // A group is lanes 0 to 7, 8 to 15, ..., also where some of them take no part.
+  expect_shared(Shared::two_lanes_of_one_group, SharedAccess::load, 32, 1);
+  expect_shared(Shared::two_lanes_of_two_groups, SharedAccess::load, 32, 0);
 }
 
 TEST_CASE("padding and swizzle remove the conflicts of a column") {
