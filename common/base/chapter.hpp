@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "common/base/limits.hpp"
 #include "common/base/problem.hpp"
 
 namespace flash {
@@ -44,10 +45,23 @@ struct Traffic {
   void add(const std::string& tensor, std::int64_t read, std::int64_t written);
 };
 
+/// A prediction for one launch: wavefronts beyond what the bytes need, by the kind of access to shared memory.
+struct BankConflicts {
+  std::int64_t loads = 0, stores = 0, ldmatrix = 0, stmatrix = 0, cp_async = 0;
+  std::int64_t total() const { return loads + stores + ldmatrix + stmatrix + cp_async; }
+};
+
 /// A compiled tile shape that --block-q and --block-kv choose.
 struct TileShape {
   int block_q;
   int block_kv;
+};
+
+/// The GPUs that a chapter's kernels run on.
+struct Needs {
+  int capability = 75;   // compute capability, 10·major + minor: this one or a higher one
+  bool exactly = false;  // this one only: Hopper's own instructions exist on no other
+  std::string why = {};  // the instructions that need it, for the refusal
 };
 
 /// A chapter's own description (chapters/NN_name/traffic.hpp).
@@ -81,8 +95,18 @@ struct ChapterInfo {
   /// between the compulsory and the requested bytes, not near the compulsory ones.
   bool rereads_hbm = false;
 
-  /// Compiled tiles; empty where the chapter has no tiles to choose. The default is the first that `refusal` lets pass.
+  /// Compiled tiles, the preferred ones first; empty where the chapter has no tiles to choose. The default is the first
+  /// that `refusal` lets pass and that the device has the shared memory for.
   std::vector<TileShape> tiles = {};
+
+  Needs needs = {};
+
+  /// Bank conflicts of all blocks; the simulated GPU must count exactly this, for each kind of access. Without a
+  /// function there are none.
+  std::function<BankConflicts(const Problem&, const LaunchOptions&)> bank_conflicts = {};
+
+  /// Shared memory of one block, in bytes, of the kernel that takes most of it; without a function none to speak of.
+  std::function<std::size_t(const Problem&, const LaunchOptions&)> shared_bytes = {};
 };
 
 using LaunchFunction = void (*)(const AttentionCall&, const LaunchOptions&, Device&);
@@ -100,8 +124,17 @@ struct Chapter {
 /// The chapters linked into this program, in order (generated).
 const std::vector<Chapter>& chapters();
 
-/// Checks problem, variant and tile against the chapter and fills defaults in. Throws UsageError.
-LaunchOptions resolve(const Chapter& chapter, const Problem& problem, LaunchOptions options);
+/// Checks problem, variant and tile against the chapter and fills defaults in for a device with these limits. Throws
+/// UsageError for what the chapter does not take anywhere, DeviceError, one line with what it needs, for what this
+/// device has not.
+LaunchOptions resolve(const Chapter& chapter, const Problem& problem, LaunchOptions options,
+                      const DeviceLimits& limits = {});
+
+/// "compute capability 8.0 or higher (mma.sync)": what a refusal and --help say.
+std::string needs_text(const Needs& needs);
+
+/// Empty if the chapter's kernels run on GPUs of this compute capability; otherwise one line with what they need.
+std::string capability_refusal(const Chapter& chapter, const DeviceLimits& limits);
 
 /// Sectors (32 bytes) that `bytes` bytes starting at byte offset `start` touch.
 constexpr std::int64_t sectors(std::int64_t start, std::int64_t bytes) {

@@ -26,6 +26,13 @@ std::int64_t Counters::bank_conflicts() const {
   return sum;
 }
 
+const TensorCounters* Counters::of_tensor(const std::string& name) const {
+  for (int slot = 0; slot < tensor_slots(); ++slot) {
+    if (tensor_name(slot) == name) return &tensors[std::size_t(slot)];
+  }
+  return nullptr;
+}
+
 void Counters::operator+=(const Counters& other) {
   for (std::size_t i = 0; i < tensors.size(); ++i) {
     TensorCounters& mine = tensors[i];
@@ -48,6 +55,7 @@ void Counters::operator+=(const Counters& other) {
   barriers += other.barriers;
   blocks += other.blocks;
   threads += other.threads;
+  shared_bytes = std::max(shared_bytes, other.shared_bytes);
 }
 
 int tensor_slot(const std::string& name) {

@@ -10,7 +10,9 @@
 #include <utility>
 #include <vector>
 
+#include "common/base/limits.hpp"
 #include "common/device/ceilings.hpp"
+#include "common/device/gpu_profile.hpp"
 #include "common/device/traffic_reading.hpp"
 
 namespace flash {
@@ -65,8 +67,10 @@ class Device {
  public:
   virtual ~Device() = default;
   virtual DeviceKind kind() const = 0;
-  /// One line: "NVIDIA H200 (132 SMs, ...)" or "simulated GPU (2 host threads, schedule seed 0)".
+  /// One line: "NVIDIA H200 (132 SMs, ...)" or "simulated GPU (H200: compute capability 9.0, ...)".
   virtual std::string describe() const = 0;
+  /// What it gives a kernel: compute capability, shared memory of a block.
+  virtual DeviceLimits limits() const = 0;
   virtual std::size_t free_bytes() const = 0;
   virtual void* allocate(std::size_t bytes) = 0;  // 256-byte aligned
   virtual void release(void* data) noexcept = 0;
@@ -101,14 +105,17 @@ class Device {
   virtual void reset_counted() {}
 };
 
-/// The simulated GPU; see common/sim/machine.hpp for its counters.
-std::unique_ptr<Device> make_simulated_gpu(std::uint64_t schedule_seed);
+/// The simulated GPU, standing for one with these limits and instructions; see common/sim/machine.hpp.
+std::unique_ptr<Device> make_simulated_gpu(std::uint64_t schedule_seed, const GpuProfile& gpu = gpu_profiles()[0]);
 
-/// The first GPU. Throws DeviceError, one line, when there is none, or when this build has no CUDA side.
+/// The first GPU. Throws DeviceError, one line, when there is none, or when this build has no code for it.
 std::unique_ptr<Device> make_gpu();
 
 /// The same, launching on the caller's stream (a cudaStream_t; null is the default stream) on the current device.
 std::unique_ptr<Device> make_gpu(void* stream);
+
+/// The number of the CUDA device that the calling thread has made current. Throws DeviceError as make_gpu does.
+int current_gpu();
 
 /// Whether make_gpu would succeed; if not, `why` (may be null) receives the reason.
 bool gpu_available(std::string* why = nullptr);

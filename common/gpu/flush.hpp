@@ -12,4 +12,7 @@ namespace flash::gpu {
 /// then counted with the next kernel's.
 void read_through_l2(const void* data, std::size_t bytes, cudaStream_t stream);
 
+/// Asks whether this build has code for the current GPU: success, or the error that every launch would give.
+cudaError_t find_code();
+
 }  // namespace flash::gpu

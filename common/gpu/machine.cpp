@@ -25,7 +25,19 @@ std::string missing_gpu() {
     }
     return fmt::format("no GPU: {}", cudaGetErrorString(error));
   }
-  return count > 0 ? "" : "no GPU: the CUDA runtime found none";
+  if (count == 0) return "no GPU: the CUDA runtime found none";
+  if (const cudaError_t code = find_code(); code != cudaSuccess) {
+    cudaGetLastError();
+    int device = 0, major = 0, minor = 0;
+    const bool known = cudaGetDevice(&device) == cudaSuccess &&
+                       cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) == cudaSuccess &&
+                       cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device) == cudaSuccess;
+    const bool no_code = code == cudaErrorNoKernelImageForDevice || code == cudaErrorInvalidDeviceFunction ||
+                         code == cudaErrorUnsupportedPtxVersion;
+    if (known && no_code) return no_code_text(10 * major + minor, FLASH_ARCHITECTURES);
+    return fmt::format("no GPU: {}", cudaGetErrorString(code));
+  }
+  return "";
 }
 
 int current_device() {
@@ -58,6 +70,16 @@ std::string Machine::describe() const {
   return fmt::format("{} (compute capability {}.{}, {} SMs, {:.0f} GB, {:.0f} MB L2)", properties.name,
                      properties.major, properties.minor, properties.multiProcessorCount,
                      double(properties.totalGlobalMem) / 1e9, double(properties.l2CacheSize) / (1 << 20));
+}
+
+DeviceLimits Machine::limits() const {
+  const auto attribute = [](cudaDeviceAttr which) {
+    int value = 0;
+    FLASH_CUDA(cudaDeviceGetAttribute(&value, which, current_device()));
+    return value;
+  };
+  return {10 * attribute(cudaDevAttrComputeCapabilityMajor) + attribute(cudaDevAttrComputeCapabilityMinor),
+          std::size_t(attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin))};
 }
 
 std::size_t Machine::free_bytes() const {
@@ -165,8 +187,7 @@ void Machine::prepare(const LaunchConfig& config, const void* kernel) {
   cudaFuncAttributes attributes;
   if (const cudaError_t error = cudaFuncGetAttributes(&attributes, kernel); error != cudaSuccess) {
     cudaGetLastError();
-    throw DeviceError(fmt::format("kernel {}: {}; the build's CMAKE_CUDA_ARCHITECTURES must fit this GPU", config.name,
-                                  cudaGetErrorString(error)));
+    throw DeviceError(fmt::format("kernel {}: {}", config.name, cudaGetErrorString(error)));
   }
   if (config.shared_bytes > 48 * 1024) {
     if (const cudaError_t error =
@@ -222,6 +243,15 @@ void Machine::batched_product(Product product, float alpha, const TensorRef& a, 
 namespace flash {
 
 std::unique_ptr<Device> make_gpu() { return std::make_unique<gpu::Machine>(); }
+
+int current_gpu() {
+  int device = 0;
+  const cudaError_t error = cudaGetDevice(&device);
+  if (error == cudaSuccess) return device;
+  if (const std::string why = gpu::missing_gpu(); !why.empty()) throw DeviceError(why);
+  FLASH_CUDA(error);
+  return device;
+}
 
 std::unique_ptr<Device> make_gpu(void* stream) {
   return std::make_unique<gpu::Machine>(static_cast<cudaStream_t>(stream));

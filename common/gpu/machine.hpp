@@ -15,6 +15,7 @@
 
 namespace flash {
 class Cublas;
+class TrafficCounters;
 }
 
 namespace flash::gpu {
@@ -30,6 +31,7 @@ class Machine final : public Device {
 
   DeviceKind kind() const override { return DeviceKind::gpu; }
   std::string describe() const override;
+  DeviceLimits limits() const override;
   std::size_t free_bytes() const override;
   void* allocate(std::size_t bytes) override;
   void release(void* data) noexcept override;

@@ -18,7 +18,10 @@ int compare_main(int argc, char** argv) {
   if (!options.json_path.empty()) require_writable(options.json_path);
 
   std::string took;
-  const std::unique_ptr<Device> device = choose_device(options, &took);
+  const std::unique_ptr<Device> device = choose_device(
+      options,
+      [&](const DeviceLimits& limits) { return gpu_refusal(chapters(), describe_problem(options, true), limits); },
+      &took);
   const bool on_gpu = device->kind() == DeviceKind::gpu;
   const Problem problem = describe_problem(options, on_gpu);
   require_memory(*device, problem, {});
@@ -29,25 +32,33 @@ int compare_main(int argc, char** argv) {
   const std::optional<Ceilings> ceilings = options.ceilings ? device->ceilings() : std::nullopt;
   std::vector<ChapterRun> runs;
   std::vector<std::string> left_out;
-  bool passed = true;
   for (const Chapter& chapter : chapters()) {
     for (const Variant& variant : chapter.info.variants) {
       if (variant.gpu_only && !on_gpu) {
         left_out.push_back(fmt::format("{} {}: runs on a GPU only", chapter.name, variant.name));
         continue;
       }
-      LaunchOptions launch;
-      launch.variant = variant.name;
+      const auto leave_out = [&](const std::string& why) {
+        left_out.push_back(fmt::format("{} {}: {}", chapter.name, variant.name, why));
+      };
+      LaunchOptions asked;
+      asked.variant = variant.name;
+      std::string why_not;
+      const std::optional<LaunchOptions> launch = try_resolve(chapter, problem, asked, device->limits(), &why_not);
+      if (!launch) {
+        leave_out(why_not);
+        continue;
+      }
       try {
-        launch = resolve(chapter, problem, launch);
-        runs.push_back(run_chapter(chapter, launch, {options.check, true, options.repeat}, *device, input, tensors));
-        passed = passed && runs.back().passed();
-      } catch (const UsageError& error) {
-        left_out.push_back(fmt::format("{} {}: {}", chapter.name, variant.name, error.what()));
+        runs.push_back(run_chapter(chapter, *launch, {options.check, true, options.repeat}, *device, input, tensors));
+      } catch (const UsageError& error) {  // its workspace does not fit
+        leave_out(error.what());
       }
     }
   }
   if (runs.empty()) {
+    if (const std::string why = gpu_refusal(chapters(), problem, device->limits()); !why.empty())
+      throw DeviceError(why);
     throw UsageError(fmt::format("no chapter takes {}: {}", problem.describe(), left_out.empty() ? "" : left_out[0]));
   }
   if (options.traffic) {  // after all times were taken
@@ -59,8 +70,10 @@ int compare_main(int argc, char** argv) {
   }
   fmt::print("{}", text_comparison(runs, ceilings));
   for (const std::string& line : left_out) fmt::print("  left out: {}\n", line);
+  bool passed = true;
   for (const ChapterRun& run : runs) {
-    if (!run.passed()) fmt::print("  {} {}: {}\n", run.chapter, run.options.variant, run.check->first_failure);
+    passed = passed && run.passed();
+    if (!run.passed()) fmt::print("  {} {}: {}\n", run.chapter, run.options.variant, run.failure());
   }
   if (!options.json_path.empty()) {
     nlohmann::json json = {{"device", device->describe()}, {"input", input.source}, {"arguments", options.arguments}};

@@ -16,20 +16,14 @@
 #include <system_error>
 
 #include "common/base/error.hpp"
+#include "common/base/quote.hpp"
 
 namespace flash {
 
-std::string in_quotes(std::string_view text, std::size_t limit) {
-  std::string out = "'";
-  for (const char c : text.substr(0, limit)) {
-    const auto byte = static_cast<unsigned char>(c);
-    out += (byte < 0x20 || byte == 0x7f) ? '?' : c;
-  }
-  return out + (text.size() > limit ? "...'" : "'");
-}
+std::string file_name(const std::string& path) { return in_quotes(path, 1000); }
 
 [[noreturn]] void fail_with_file(const std::string& path, const std::string& what) {
-  throw UsageError(in_quotes(path, 4096) + " " + what);
+  throw UsageError(file_name(path) + " " + what);
 }
 
 std::string error_text(int error) { return std::generic_category().message(error); }
@@ -138,11 +132,10 @@ Target resolve_target(const std::string& path) {
   const fs::path folder = file.has_parent_path() ? file.parent_path() : fs::path(".");
   const fs::file_status folder_status = fs::status(folder, error);
   if (!fs::exists(folder_status)) {
-    fail_with_file(path,
-                   "cannot be written: there is no folder " + in_quotes(folder.string(), 4096) + "; create it first");
+    fail_with_file(path, "cannot be written: there is no folder " + file_name(folder.string()) + "; create it first");
   }
   if (!fs::is_directory(folder_status)) {
-    fail_with_file(path, "cannot be written: " + in_quotes(folder.string(), 4096) + " is not a folder");
+    fail_with_file(path, "cannot be written: " + file_name(folder.string()) + " is not a folder");
   }
   return {file.string(), folder.string()};
 }

@@ -8,7 +8,6 @@
 #include <initializer_list>
 #include <span>
 #include <string>
-#include <string_view>
 #include <utility>
 
 namespace flash {
@@ -30,8 +29,8 @@ class File {
   int fd_;
 };
 
-/// `text` in quotes on one line: no control characters, and no longer than a reader wants to see.
-std::string in_quotes(std::string_view text, std::size_t limit = 60);
+/// The file's name in quotes, as a message shows it.
+std::string file_name(const std::string& path);
 
 /// The system's words for an errno value.
 std::string error_text(int error);

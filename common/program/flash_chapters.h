@@ -13,7 +13,7 @@ extern "C" {
 enum flash_status {
   FLASH_OK = 0,
   FLASH_INVALID = 2, /* unknown name, shape or stride that cannot be; flash_last_error() says which */
-  FLASH_DEVICE = 3,  /* no such device, out of memory, or the device refused the launch */
+  FLASH_DEVICE = 3,  /* no such device, one that lacks what the chapter needs, or out of memory */
   FLASH_FAULT = 4    /* the simulated GPU stopped the kernel; flash_last_error() is its report */
 };
 
@@ -47,14 +47,14 @@ const char* flash_variant_name(const char* chapter, int index);
 /* 1 when the variant needs a GPU (it uses cuBLAS), else 0; -1 for an unknown name. */
 int flash_variant_gpu_only(const char* chapter, const char* variant);
 
-/* FLASH_OK when the chapter's variant can run this shape, else FLASH_INVALID with the reason in flash_last_error().
- * Looks at the shape only: data pointers may be NULL. */
+/* FLASH_OK when the chapter's variant can run this shape on a device that has what the chapter needs, else
+ * FLASH_INVALID with the reason in flash_last_error(). Looks at the shape only: data pointers may be NULL. */
 int flash_supports(const char* chapter, const char* variant, const struct flash_attention* call);
 
 /* Queues one attention forward on `stream` (a cudaStream_t; NULL is the default stream; ignored by the simulation,
- * which returns when it is done). `variant` NULL picks the default. Scratch memory that a chapter needs is kept
- * between calls for each stream and grown on demand; the stream, and the default stream too, must be used with one
- * CUDA device only. Returns a flash_status. */
+ * which returns when it is done), on the calling thread's current CUDA device. `variant` NULL picks the default.
+ * Scratch memory that a chapter needs is kept between calls, for each device and stream, and grown on demand. Returns a
+ * flash_status. */
 int flash_attention_forward(int device, const char* chapter, const char* variant, const struct flash_attention* call,
                             void* stream);
 

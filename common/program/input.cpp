@@ -4,6 +4,7 @@
 
 #include "common/base/error.hpp"
 #include "common/base/host_memory.hpp"
+#include "common/program/file.hpp"
 #include "common/program/npy.hpp"
 
 namespace flash {
@@ -17,9 +18,14 @@ std::int64_t tensor_bytes(const TensorRef& t) {  // of a contiguous tensor
 void require_agreement(const char* flag, const std::optional<std::int64_t>& given, const std::string& path,
                        std::int64_t in_file) {
   if (given && *given != in_file) {
-    throw UsageError(
-        fmt::format("{} {}, but {} has {}: leave {} out, or give matching files", flag, *given, path, in_file, flag));
+    throw UsageError(fmt::format("{} {}, but {} has {}: leave {} out, or give matching files", flag, *given,
+                                 file_name(path), in_file, flag));
   }
+}
+
+NpyArray read_input(const Options& options, const std::string& path) {
+  const bool bf16 = options.dtype == DType::bf16;
+  return read_npy(path, 4, bf16 ? VoidElements::bfloat16 : VoidElements::refused);
 }
 
 /// An array's elements rounded to `dtype`.
@@ -45,15 +51,17 @@ Problem describe_problem(const Options& options, bool on_gpu) {
     problem.validate();
     return problem;
   }
-  const NpyArray q = read_npy(options.q_path, 4), k = read_npy(options.k_path, 4), v = read_npy(options.v_path, 4);
+  const NpyArray q = read_input(options, options.q_path), k = read_input(options, options.k_path),
+                 v = read_input(options, options.v_path);
+  const std::string q_file = file_name(options.q_path), k_file = file_name(options.k_path);
   if (k.shape != v.shape) {
-    throw UsageError(fmt::format("{} has shape {} and {} has shape {}: k and v need the same", options.k_path,
-                                 shape_text(k.shape), options.v_path, shape_text(v.shape)));
+    throw UsageError(fmt::format("{} has shape {} and {} has shape {}: k and v need the same", k_file,
+                                 shape_text(k.shape), file_name(options.v_path), shape_text(v.shape)));
   }
   if (q.shape[0] != k.shape[0] || q.shape[3] != k.shape[3]) {
     throw UsageError(
-        fmt::format("{} has shape {} and {} has shape {}: batch (first) and head dimension (last) must agree",
-                    options.q_path, shape_text(q.shape), options.k_path, shape_text(k.shape)));
+        fmt::format("{} has shape {} and {} has shape {}: batch (first) and head dimension (last) must agree", q_file,
+                    shape_text(q.shape), k_file, shape_text(k.shape)));
   }
   problem.batch = q.shape[0];
   problem.seq_q = q.shape[1];
@@ -69,13 +77,13 @@ Problem describe_problem(const Options& options, bool on_gpu) {
   require_agreement("--kv-heads", options.kv_heads, options.k_path, problem.kv_heads);
   // validate() suggests options; here the files have to change.
   if (problem.head_dim % 8 != 0) {
-    throw UsageError(fmt::format("{} has shape {}: head-dim {} is not a multiple of 8", options.q_path,
-                                 shape_text(q.shape), problem.head_dim));
+    throw UsageError(fmt::format("{} has shape {}: head-dim {} is not a multiple of 8", q_file, shape_text(q.shape),
+                                 problem.head_dim));
   }
   if (problem.heads % problem.kv_heads != 0) {
     throw UsageError(fmt::format("{} has shape {} and {} has shape {}: heads {} is not a multiple of kv-heads {}",
-                                 options.q_path, shape_text(q.shape), options.k_path, shape_text(k.shape),
-                                 problem.heads, problem.kv_heads));
+                                 q_file, shape_text(q.shape), k_file, shape_text(k.shape), problem.heads,
+                                 problem.kv_heads));
   }
   problem.validate();
   return problem;
@@ -86,9 +94,9 @@ Input make_input(const Options& options, const Problem& problem) {
   input.problem = problem;
   if (!options.q_path.empty()) {
     input.source = fmt::format("{}, {}, {}", options.q_path, options.k_path, options.v_path);
-    input.q = to_tensor(read_npy(options.q_path, 4), problem.dtype);
-    input.k = to_tensor(read_npy(options.k_path, 4), problem.dtype);
-    input.v = to_tensor(read_npy(options.v_path, 4), problem.dtype);
+    input.q = to_tensor(read_input(options, options.q_path), problem.dtype);
+    input.k = to_tensor(read_input(options, options.k_path), problem.dtype);
+    input.v = to_tensor(read_input(options, options.v_path), problem.dtype);
     return input;
   }
   input.source = fmt::format("random {}, seed {}", to_string(options.distribution), options.seed);

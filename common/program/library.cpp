@@ -10,6 +10,7 @@
 
 #include "common/base/chapter.hpp"
 #include "common/base/error.hpp"
+#include "common/base/quote.hpp"
 #include "common/device/device.hpp"
 
 #define FLASH_EXPORT __attribute__((visibility("default")))
@@ -24,15 +25,20 @@ thread_local std::string last_error;
 /// A device that the library has used, with the scratch memory that it keeps.
 struct Session {
   std::unique_ptr<Device> device;
+  DeviceLimits limits;
   std::vector<DeviceBuffer> workspace;
 };
 
+/// The simulation's, or that of the current GPU and the stream: the default stream has one handle on all of them.
 Session& session(int device, void* stream) {
+  constexpr int kSimulation = -1;
+  const bool on_gpu = device == FLASH_DEVICE_GPU;
   // Never destroyed: at exit the CUDA runtime may be gone before this library is.
   static auto& sessions = *new std::map<std::pair<int, void*>, Session>;
-  Session& found = sessions[{device, device == FLASH_DEVICE_GPU ? stream : nullptr}];
+  Session& found = sessions[{on_gpu ? current_gpu() : kSimulation, on_gpu ? stream : nullptr}];
   if (!found.device) {
-    found.device = device == FLASH_DEVICE_GPU ? make_gpu(stream) : make_simulated_gpu(0);
+    found.device = on_gpu ? make_gpu(stream) : make_simulated_gpu(0);
+    found.limits = found.device->limits();
   }
   return found;
 }
@@ -43,7 +49,7 @@ const Chapter& find_chapter(const char* name) {
     if (name != nullptr && chapter.name == name) return chapter;
     names += (names.empty() ? "" : ", ") + chapter.name;
   }
-  throw UsageError(fmt::format("no chapter '{}'; there are {}", name == nullptr ? "" : name, names));
+  throw UsageError(fmt::format("no chapter {}; there are {}", in_quotes(name == nullptr ? "" : name), names));
 }
 
 Problem problem_of(const flash_attention& call) {
@@ -65,10 +71,11 @@ Problem problem_of(const flash_attention& call) {
   return problem;
 }
 
-LaunchOptions options_of(const Chapter& chapter, const Problem& problem, const char* variant) {
+LaunchOptions options_of(const Chapter& chapter, const Problem& problem, const char* variant,
+                         const DeviceLimits& limits) {
   LaunchOptions options;
   options.variant = variant == nullptr ? "" : variant;
-  return resolve(chapter, problem, options);
+  return resolve(chapter, problem, options, limits);
 }
 
 void set_tensor(TensorRef& ref, const flash_tensor& tensor) {
@@ -120,7 +127,8 @@ void forward(int device, const char* chapter_name, const char* variant, const fl
   }
   const Chapter& chapter = find_chapter(chapter_name);
   const Problem problem = problem_of(call);
-  const LaunchOptions options = options_of(chapter, problem, variant);
+  Session& used = session(device, stream);
+  const LaunchOptions options = options_of(chapter, problem, variant, used.limits);
   AttentionCall attention = contiguous_call(problem);
   set_tensor(attention.q, call.q);
   set_tensor(attention.k, call.k);
@@ -133,7 +141,6 @@ void forward(int device, const char* chapter_name, const char* variant, const fl
   }
   attention.lse.data = call.lse;
 
-  Session& used = session(device, stream);
   attention.workspace = chapter.info.workspace(problem, options);
   for (std::size_t i = 0; i < attention.workspace.size(); ++i) {
     TensorRef& ref = attention.workspace[i];
@@ -205,7 +212,7 @@ FLASH_EXPORT int flash_variant_gpu_only(const char* chapter, const char* variant
 FLASH_EXPORT int flash_supports(const char* chapter, const char* variant, const struct flash_attention* call) {
   return flash::guarded([&] {
     if (call == nullptr) throw flash::UsageError("the call is null");
-    flash::options_of(flash::find_chapter(chapter), flash::problem_of(*call), variant);
+    flash::options_of(flash::find_chapter(chapter), flash::problem_of(*call), variant, {});
   });
 }
 

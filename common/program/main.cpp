@@ -38,17 +38,19 @@ std::optional<ChapterRun> run_before(const Options& options, Device& device, con
                                      DeviceTensors& tensors) {
   if (chapters().size() < 2) return std::nullopt;
   const Chapter& before = chapters().front();
+  std::string why_not;
+  const std::optional<LaunchOptions> launch = try_resolve(before, input.problem, {}, device.limits(), &why_not);
+  if (!launch) return std::nullopt;
   try {
-    const LaunchOptions launch = resolve(before, input.problem, {});
     if (device.kind() == DeviceKind::gpu) {
-      return run_chapter(before, launch, {CheckMode::off, true, options.repeat}, device, input, tensors);
+      return run_chapter(before, *launch, {CheckMode::off, true, options.repeat}, device, input, tensors);
     }
     const AttentionCall call = contiguous_call(input.problem);
     ChapterRun predicted;
     predicted.chapter = before.name;
-    predicted.options = launch;
-    predicted.requested = before.info.requested(call, launch);
-    predicted.compulsory = before.info.compulsory(call, launch);
+    predicted.options = *launch;
+    predicted.requested = before.info.requested(call, *launch);
+    predicted.compulsory = before.info.compulsory(call, *launch);
     return predicted;
   } catch (const UsageError&) {
     return std::nullopt;
@@ -59,8 +61,11 @@ std::optional<ChapterRun> run_before(const Options& options, Device& device, con
 
 int chapter_main(int argc, char** argv) {
   const Chapter& chapter = chapters().back();
-  const std::optional<Options> parsed =
-      parse_options({chapter.name, fmt::format("{}: {}", chapter.name, chapter.info.title), &chapter}, argc, argv);
+  const std::optional<Options> parsed = parse_options(
+      {chapter.name,
+       fmt::format("{}: {}\nOn a GPU it needs {}.", chapter.name, chapter.info.title, needs_text(chapter.info.needs)),
+       &chapter},
+      argc, argv);
   if (!parsed) return kExitOk;
   const Options& options = *parsed;
   if (!options.launch.variant.empty()) chapter.variant(options.launch.variant);
@@ -69,10 +74,15 @@ int chapter_main(int argc, char** argv) {
   }
 
   std::string took;
-  const std::unique_ptr<Device> device = choose_device(options, &took);
+  const std::unique_ptr<Device> device = choose_device(
+      options,
+      [&](const DeviceLimits& limits) {
+        return gpu_refusal(chapter, describe_problem(options, true), options.launch, limits);
+      },
+      &took);
   const bool on_gpu = device->kind() == DeviceKind::gpu;
   const Problem problem = describe_problem(options, on_gpu);
-  const LaunchOptions launch = resolve(chapter, problem, options.launch);
+  const LaunchOptions launch = resolve(chapter, problem, options.launch, device->limits());
   require_memory(*device, problem, chapter.info.workspace(problem, launch));
   if (!took.empty()) fmt::print("{}\n", took);
 

@@ -16,6 +16,7 @@
 #include <tuple>
 
 #include "common/base/error.hpp"
+#include "common/base/quote.hpp"
 #include "common/program/file.hpp"
 #include "common/program/options.hpp"
 #include "common/program/report.hpp"
@@ -190,9 +191,11 @@ class Measurement {
       for (const Variant& variant : chapter.info.variants) {
         Entry entry{chapter.name, variant.name, problem, "", std::nullopt};
         try {
-          LaunchOptions launch;
-          launch.variant = variant.name;
-          launch = resolve(chapter, problem, launch);
+          LaunchOptions asked;
+          asked.variant = variant.name;
+          std::string why_not;
+          const std::optional<LaunchOptions> launch = try_resolve(chapter, problem, asked, device->limits(), &why_not);
+          if (!launch) throw UsageError(why_not);
           const std::optional<double> expected_ms = expect(entry);
           if (expected_ms && *expected_ms > settings_.limit_ms) {
             throw UsageError(
@@ -205,11 +208,11 @@ class Measurement {
           }
           RunSettings settings{CheckMode::sample, true, std::nullopt};
           if (expected_ms) settings.repeat = std::clamp(int(kBudgetMs / *expected_ms), 3, 30);
-          entry.run = run_chapter(chapter, launch, settings, *device, *input, *tensors);
+          entry.run = run_chapter(chapter, *launch, settings, *device, *input, *tensors);
           learn(entry);
           fmt::print("  {:<20} {:<10} {:>10.4f} ms {:>8.2f} TFLOP/s  check {}\n", chapter.name, variant.name,
                      entry.run->timing->median_ms, *entry.run->flops_per_second() / 1e12,
-                     entry.run->passed() ? "passed" : "FAILED: " + entry.run->check->first_failure);
+                     entry.run->passed() ? "passed" : "FAILED: " + entry.run->failure());
         } catch (const UsageError& error) {
           entry.skipped = error.what();
           fmt::print("  {:<20} {:<10} skipped: {}\n", chapter.name, variant.name, entry.skipped);

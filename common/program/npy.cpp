@@ -16,6 +16,7 @@
 
 #include "common/base/dtype.hpp"
 #include "common/base/error.hpp"
+#include "common/base/quote.hpp"
 #include "common/program/file.hpp"
 
 namespace flash {
@@ -31,6 +32,19 @@ std::optional<int> bytes_of(std::string_view descr) {
   if (descr == "<f2") return 2;
   if (descr == "<f4") return 4;
   if (descr == "<f8") return 8;
+  return std::nullopt;
+}
+
+constexpr const char* kBfloat16 = "V2";
+
+int element_bytes_of(std::string_view descr) { return descr == kBfloat16 ? 2 : bytes_of(descr).value_or(1); }
+
+/// A file's descr as NpyArray has it, where it can be read.
+std::optional<std::string> readable_descr(const std::string& descr, VoidElements void_elements) {
+  if (bytes_of(descr)) return descr;
+  if (descr.starts_with('=') && bytes_of("<" + descr.substr(1))) return "<" + descr.substr(1);
+  const bool bfloat16 = descr == "<V2" || descr == "|V2";
+  if (bfloat16 && void_elements == VoidElements::bfloat16) return kBfloat16;
   return std::nullopt;
 }
 
@@ -191,8 +205,11 @@ class HeaderParser {
   bool seen_descr_ = false, seen_order_ = false, seen_shape_ = false;
 };
 
-void require_plain_float(const std::string& path, const std::string& descr) {
-  if (bytes_of(descr)) return;
+[[noreturn]] void refuse_type(const std::string& path, const std::string& descr) {
+  if (descr == "<V2" || descr == "|V2") {
+    fail_with_file(path, "holds elements of two bytes without a type (" + in_quotes(descr) +
+                             "), as JAX and ml_dtypes save bfloat16: pass --dtype bf16 if they are");
+  }
   const std::string_view kind = std::string_view(descr).substr(std::min<std::size_t>(descr.size(), 1));
   if (kind == "f2" || kind == "f4" || kind == "f8") {
     if (descr[0] == '>') {
@@ -243,7 +260,7 @@ std::string header_text(std::span<const std::int64_t> shape, const std::string& 
 
 std::int64_t NpyArray::size() const { return std::int64_t(bytes.size()) / element_bytes(); }
 
-int NpyArray::element_bytes() const { return bytes_of(descr).value_or(1); }
+int NpyArray::element_bytes() const { return element_bytes_of(descr); }
 
 double NpyArray::as_double(std::int64_t i) const {
   if (descr == "<f8") {
@@ -257,6 +274,11 @@ double NpyArray::as_double(std::int64_t i) const {
 float NpyArray::as_float(std::int64_t i) const {
   if (descr == "<f2") {
     float16 value;
+    std::memcpy(&value, bytes.data() + i * 2, 2);
+    return to_float(value);
+  }
+  if (descr == kBfloat16) {
+    bfloat16 value;
     std::memcpy(&value, bytes.data() + i * 2, 2);
     return to_float(value);
   }
@@ -277,7 +299,7 @@ std::string shape_text(std::span<const std::int64_t> shape) {
   return text + (shape.size() == 1 ? ",)" : ")");
 }
 
-NpyArray read_npy(const std::string& path, std::optional<int> rank) {
+NpyArray read_npy(const std::string& path, std::optional<int> rank, VoidElements void_elements) {
   const File file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   if (file.fd() < 0) {
     const int error = errno;
@@ -325,7 +347,8 @@ NpyArray read_npy(const std::string& path, std::optional<int> rank) {
   std::string text(header_bytes, '\0');
   read_exactly(path, file.fd(), text.data(), header_bytes, before);
   Header header = HeaderParser(path, text).parse();
-  require_plain_float(path, header.descr);
+  const std::optional<std::string> descr = readable_descr(header.descr, void_elements);
+  if (!descr) refuse_type(path, header.descr);
   if (header.fortran_order) {
     fail_with_file(path, "is in Fortran order; save it in C order: numpy.save(path, numpy.ascontiguousarray(a))");
   }
@@ -338,7 +361,7 @@ NpyArray read_npy(const std::string& path, std::optional<int> rank) {
                              std::to_string(*rank));
   }
 
-  const auto expected = byte_count(header.shape, *bytes_of(header.descr));
+  const auto expected = byte_count(header.shape, element_bytes_of(*descr));
   const std::size_t present = file_bytes - before - header_bytes;
   if (!expected)
     fail_with_file(path, "claims the shape " + shape + ", which is beyond 2^63 bytes: the header is damaged");
@@ -348,7 +371,7 @@ NpyArray read_npy(const std::string& path, std::optional<int> rank) {
   if (std::size_t(*expected) < present)
     fail_with_file(path, "has bytes after its array: " + sizes + "; save one array to a file");
 
-  NpyArray array{std::move(header.shape), std::move(header.descr), {}};
+  NpyArray array{std::move(header.shape), *descr, {}};
   try {
     array.bytes.resize(present);
   } catch (const std::bad_alloc&) {

@@ -10,17 +10,18 @@
 #include <type_traits>
 
 #include "common/base/error.hpp"
+#include "common/base/quote.hpp"
 #include "common/program/file.hpp"
 
 namespace flash {
 
 namespace {
 
-/// CLI11 reports some errors in several lines; a user gets one.
+/// CLI11 reports some errors in several lines, and repeats what was given; a user gets one line of some length.
 std::string one_line(std::string text) {
   std::replace(text.begin(), text.end(), '\n', ' ');
   while (!text.empty() && text.back() == ' ') text.pop_back();
-  return text;
+  return shortened(text, 200);
 }
 
 /// Where a path leads: two paths to one place are the same text.
@@ -46,7 +47,7 @@ CLI::Option* add_choice(CLI::App& app, const std::string& flag, T& value,
                 return;
               }
             }
-            throw UsageError(fmt::format("{} {}: use one of {}", flag, word, names));
+            throw UsageError(fmt::format("{} {}: use one of {}", flag, in_quotes(word), names));
           },
           help)
       ->type_name(names);
@@ -72,7 +73,7 @@ CLI::Option* add_number(CLI::App& app, const std::string& flag, T& value, const 
             const char* const end = text.data() + text.size();
             const auto [stop, error] = std::from_chars(text.data(), end, number);
             if (error == std::errc::result_out_of_range) {
-              throw UsageError(fmt::format("{} {}: the number is too large", flag, text));
+              throw UsageError(fmt::format("{} {}: the number is too large", flag, in_quotes(text)));
             }
             if (error != std::errc() || stop != end) {
               throw UsageError(fmt::format("{} {}: use a whole number{}", flag, in_quotes(text),
@@ -123,7 +124,8 @@ std::optional<Options> parse_options(const Program& program, int argc, const cha
                                       {{"normal", Distribution::normal}, {"outliers", Distribution::outliers}},
                                       "random input: N(0,1), or with outliers as in FlashAttention-3 (normal)"));
   in_problem(add_number(app, "--seed", options.seed, "of the random input (0)"));
-  const std::string file_help = ".npy file, [batch, seq, heads, dim], f2, f4 or f8; all three or none";
+  const std::string file_help =
+      ".npy file, [batch, seq, heads, dim], f2, f4, f8, or with --dtype bf16 the V2 that JAX saves; all three or none";
   in_problem(app.add_option("--q", options.q_path, file_help)->type_name("FILE"));
   in_problem(app.add_option("--k", options.k_path, "the same with --kv-heads heads")->type_name("FILE"));
   in_problem(app.add_option("--v", options.v_path, "the same as --k")->type_name("FILE"));
@@ -150,7 +152,12 @@ std::optional<Options> parse_options(const Program& program, int argc, const cha
   in_run(add_choice<DeviceChoice>(
       app, "--device", options.device,
       {{"auto", DeviceChoice::automatic}, {"gpu", DeviceChoice::gpu}, {"sim", DeviceChoice::sim}},
-      "auto takes the GPU where there is one (auto)"));
+      "auto takes the GPU where there is one that can run this (auto)"));
+  std::vector<std::pair<std::string, const GpuProfile*>> profiles;
+  for (const GpuProfile& profile : gpu_profiles()) profiles.emplace_back(profile.name, &profile);
+  in_run(add_choice<const GpuProfile*>(
+      app, "--sim-gpu", options.sim_gpu, profiles,
+      fmt::format("simulation: the GPU whose limits and instructions it has ({})", gpu_profiles()[0].name)));
   in_run(add_number(app, "--schedule-seed", options.schedule_seed,
                     "simulation: interleaves warps and completes asynchronous work by this seed; 0 in order (0)"));
   in_run(add_number(app, "--repeat", options.repeat, "timed launches on a GPU (30, fewer if slow)"));
@@ -204,7 +211,7 @@ std::optional<Options> parse_options(const Program& program, int argc, const cha
                                    {"--json", options.json_path}}) {
     if (path.empty()) continue;
     const auto [before, is_new] = places.emplace(place_of(path), flag);
-    if (!is_new) throw UsageError(fmt::format("{} and {} are the same file {}", before->second, flag, in_quotes(path)));
+    if (!is_new) throw UsageError(fmt::format("{} and {} are the same file {}", before->second, flag, file_name(path)));
   }
   const int files = int(!options.q_path.empty()) + int(!options.k_path.empty()) + int(!options.v_path.empty());
   if (files != 0 && files != 3) throw UsageError("--q, --k and --v go together: give all three or none");

@@ -4,6 +4,7 @@
 
 #include <cmath>
 
+#include "common/base/quote.hpp"
 #include "common/program/file.hpp"
 
 namespace flash {
@@ -37,33 +38,6 @@ double counted_written(const sim::Counters& counters) {
   return bytes;
 }
 
-const sim::TensorCounters* counted_tensor(const sim::Counters& counters, const std::string& name) {
-  for (int slot = 0; slot < sim::tensor_slots(); ++slot) {
-    if (sim::tensor_name(slot) == name) return &counters.tensors[std::size_t(slot)];
-  }
-  return nullptr;
-}
-
-/// Where the counted bytes are not the predicted ones, tensor by tensor: sums alone could hide two errors.
-std::vector<std::string> prediction_differences(const sim::Counters& counted, const Traffic& predicted) {
-  Traffic all = predicted;  // and a line for each tensor that was touched and not predicted
-  for (int slot = 0; slot < sim::tensor_slots(); ++slot) {
-    const sim::TensorCounters& counters = counted.tensors[std::size_t(slot)];
-    if (counters.bytes_read() + counters.bytes_written() > 0) all.add(sim::tensor_name(slot), 0, 0);
-  }
-  std::vector<std::string> differences;
-  for (const TensorTraffic& tensor : all.tensors) {
-    const sim::TensorCounters* counters = counted_tensor(counted, tensor.tensor);
-    const auto compare = [&](const char* what, std::int64_t got, std::int64_t expected) {
-      if (got == expected) return;
-      differences.push_back(fmt::format("{} {}: counted {} B, predicted {} B", tensor.tensor, what, got, expected));
-    };
-    compare("read", counters ? counters->bytes_read() : 0, tensor.read);
-    compare("written", counters ? counters->bytes_written() : 0, tensor.written);
-  }
-  return differences;
-}
-
 constexpr const char* kSharedNames[sim::kSharedAccessKinds] = {"loads", "stores", "ldmatrix", "stmatrix", "cp.async"};
 
 void add_check(std::string& report, const ChapterRun& run) {
@@ -87,21 +61,25 @@ void add_counted(std::string& report, const ChapterRun& run) {
                      bytes_text(written), bytes_text(written_predicted)));
   };
   for (const TensorTraffic& tensor : run.requested->tensors) {
-    const sim::TensorCounters* counters = counted_tensor(counted, tensor.tensor);
+    const sim::TensorCounters* counters = counted.of_tensor(tensor.tensor);
     row(tensor.tensor, counters ? double(counters->bytes_read()) : 0, double(tensor.read),
         counters ? double(counters->bytes_written()) : 0, double(tensor.written));
   }
   const double read = counted_read(counted), written = counted_written(counted);
   row("all", read, double(run.requested->read()), written, double(run.requested->written()));
-  const std::vector<std::string> differences = prediction_differences(counted, *run.requested);
+  const std::vector<std::string> differences = prediction_differences(run);
   if (differences.empty()) line(report, "", "counted = predicted, to the byte");
   for (const std::string& difference : differences) line(report, "", "counted and predicted DIFFER: " + difference);
   std::string shared;
+  const BankConflicts& conflicts = run.bank_conflicts;
+  const std::int64_t predicted[] = {conflicts.loads, conflicts.stores, conflicts.ldmatrix, conflicts.stmatrix,
+                                    conflicts.cp_async};
   for (int kind = 0; kind < sim::kSharedAccessKinds; ++kind) {
     const sim::SharedCounters& counters = counted.shared[std::size_t(kind)];
     if (counters.accesses == 0) continue;
-    shared += fmt::format("{}{} {} ({}, {} bank conflicts)", shared.empty() ? "" : "; ", counters.accesses,
-                          kSharedNames[kind], bytes_text(double(counters.bytes)), counters.bank_conflicts);
+    shared +=
+        fmt::format("{}{} {} ({}, {} bank conflicts, predicted {})", shared.empty() ? "" : "; ", counters.accesses,
+                    kSharedNames[kind], bytes_text(double(counters.bytes)), counters.bank_conflicts, predicted[kind]);
   }
   line(report, "shared memory", shared.empty() ? "not used" : shared);
   line(report, "operations",
@@ -195,7 +173,7 @@ std::string text_report(const Chapter& chapter, const ChapterRun& run, const std
   std::string report = fmt::format("{}: {}\n", chapter.name, chapter.info.title);
   line(report, "device", run.device);
   line(report, "problem", run.problem.describe());
-  line(report, "input", input);
+  line(report, "input", escaped(input));
   line(report, "variant", variant_text(run));
   add_check(report, run);
   if (run.timing) {
@@ -317,6 +295,14 @@ json to_json(const Traffic& traffic) {
   return {{"read", traffic.read()}, {"written", traffic.written()}, {"tensors", tensors}};
 }
 
+json to_json(const BankConflicts& c) {
+  return {{"loads", c.loads},
+          {"stores", c.stores},
+          {"ldmatrix", c.ldmatrix},
+          {"stmatrix", c.stmatrix},
+          {"cp.async", c.cp_async}};
+}
+
 json to_json(const TrafficReading::SharedAccesses& a) {
   return {{"instructions", number(a.instructions)}, {"bank_conflicts", number(a.bank_conflicts)}};
 }
@@ -358,8 +344,12 @@ json to_json(const ChapterRun& run) {
               {"problem", to_json(run.problem)},
               {"device", run.device},
               {"simulated", run.device_kind == DeviceKind::sim},
+              {"passed", run.passed()},
               {"compulsory", to_json(run.compulsory)}};
-  if (run.requested) out["requested"] = to_json(*run.requested);
+  if (run.requested) {
+    out["requested"] = to_json(*run.requested);
+    out["bank_conflicts"] = to_json(run.bank_conflicts);
+  }
   if (run.check) {
     out["check"] = {{"passed", run.check->passed},
                     {"max_error_o", number(run.check->max_error_o)},
@@ -394,9 +384,7 @@ json to_json(const ChapterRun& run) {
     out["not_measured"] = run.not_measured;
   }
   if (run.counted) out["counted"] = to_json(*run.counted);
-  if (run.counted && run.requested) {
-    out["counted_as_predicted"] = prediction_differences(*run.counted, *run.requested).empty();
-  }
+  if (run.counted && run.requested) out["counted_as_predicted"] = prediction_differences(run).empty();
   for (const KernelResources& k : run.kernels) {
     out["kernels"].push_back({{"name", k.name},
                               {"threads", k.threads},
@@ -409,7 +397,8 @@ json to_json(const ChapterRun& run) {
 }
 
 void write_json(const std::string& path, const json& value) {
-  const std::string text = value.dump(2) + "\n";
+  // JSON is UTF-8; an argument that is not (a path may be anything) has U+FFFD in its place.
+  const std::string text = value.dump(2, ' ', false, json::error_handler_t::replace) + "\n";
   write_file(path, {std::as_bytes(std::span(text))});
 }
 

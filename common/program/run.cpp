@@ -2,10 +2,13 @@
 
 #include <fmt/format.h>
 
+#include <csignal>
 #include <cstdio>
 #include <new>
 
 #include "common/base/error.hpp"
+#include "common/base/quote.hpp"
+#include "common/device/prediction.hpp"
 
 namespace flash {
 
@@ -14,22 +17,79 @@ std::optional<double> ChapterRun::flops_per_second() const {
   return problem.flops() / (timing->median_ms * 1e-3);
 }
 
-std::unique_ptr<Device> choose_device(const Options& options, std::string* why) {
-  switch (options.device) {
-    case DeviceChoice::gpu:
-      return make_gpu();
-    case DeviceChoice::sim:
-      return make_simulated_gpu(options.schedule_seed);
-    case DeviceChoice::automatic:
-      break;
+std::vector<std::string> prediction_differences(const ChapterRun& run) {
+  if (!run.counted || !run.requested) return {};
+  std::vector<std::string> list = differences(*run.counted, *run.requested);
+  for (std::string& conflicts : differences(*run.counted, run.bank_conflicts)) list.push_back(std::move(conflicts));
+  return list;
+}
+
+std::string ChapterRun::failure() const {
+  if (check && !check->passed) return check->first_failure;
+  const std::vector<std::string> differences = prediction_differences(*this);
+  return differences.empty() ? "" : "counted and predicted DIFFER: " + differences.front();
+}
+
+std::optional<LaunchOptions> try_resolve(const Chapter& chapter, const Problem& problem, const LaunchOptions& options,
+                                         const DeviceLimits& limits, std::string* why_not) {
+  try {
+    return resolve(chapter, problem, options, limits);
+  } catch (const UsageError& error) {
+    *why_not = error.what();
+  } catch (const DeviceError& error) {
+    *why_not = error.what();
   }
-  std::string reason;
-  if (gpu_available(&reason)) {
-    *why = "auto: took the GPU";
-    return make_gpu();
+  return std::nullopt;
+}
+
+std::string gpu_refusal(const Chapter& chapter, const Problem& problem, const LaunchOptions& options,
+                        const DeviceLimits& limits) {
+  try {
+    resolve(chapter, problem, options, limits);
+    return "";
+  } catch (const DeviceError& error) {
+    return error.what();
   }
-  *why = "auto: took the simulation, " + reason;
-  return make_simulated_gpu(options.schedule_seed);
+}
+
+std::string gpu_refusal(const std::vector<Chapter>& chapters, const Problem& problem, const DeviceLimits& limits) {
+  std::string first;
+  for (const Chapter& chapter : chapters) {
+    for (const Variant& variant : chapter.info.variants) {
+      try {
+        LaunchOptions options;
+        options.variant = variant.name;
+        const std::string refusal = gpu_refusal(chapter, problem, options, limits);
+        if (refusal.empty()) return "";
+        if (first.empty()) first = refusal;
+      } catch (const UsageError&) {  // on no device
+      }
+    }
+  }
+  return first;
+}
+
+TakenDevice take_device(DeviceChoice choice, const FoundGpu& gpu, const GpuRefusal& refusal) {
+  if (choice == DeviceChoice::sim) return {DeviceKind::sim, ""};
+  const std::string why_not = gpu.limits ? refusal(*gpu.limits) : gpu.why_not;
+  if (choice == DeviceChoice::gpu) {
+    if (!why_not.empty()) throw DeviceError(why_not);
+    return {DeviceKind::gpu, ""};
+  }
+  if (why_not.empty()) return {DeviceKind::gpu, "auto: took the GPU"};
+  return {DeviceKind::sim, "auto: took the simulation, " + why_not};
+}
+
+std::unique_ptr<Device> choose_device(const Options& options, const GpuRefusal& refusal, std::string* why) {
+  FoundGpu found;
+  std::unique_ptr<Device> gpu;
+  if (options.device != DeviceChoice::sim && gpu_available(&found.why_not)) {
+    gpu = make_gpu();
+    found.limits = gpu->limits();
+  }
+  const TakenDevice taken = take_device(options.device, found, refusal);
+  *why = taken.why;
+  return taken.kind == DeviceKind::gpu ? std::move(gpu) : make_simulated_gpu(options.schedule_seed, *options.sim_gpu);
 }
 
 std::vector<RowId> rows_to_check(const Problem& problem, CheckMode mode) {
@@ -54,6 +114,7 @@ ChapterRun run_chapter(const Chapter& chapter, const LaunchOptions& options, con
   result.device = device.describe();
   result.device_kind = device.kind();
   result.requested = chapter.info.requested(call, options);
+  result.bank_conflicts = predicted_bank_conflicts(chapter.info, input.problem, options);
   result.compulsory = chapter.info.compulsory(call, options);
 
   tensors.poison();
@@ -79,11 +140,13 @@ void count_traffic(ChapterRun& run, const Chapter& chapter, Device& device, Devi
 }
 
 int guarded_main(const std::string& program, const std::function<int()>& body) {
-  const auto complain = [&](const char* what, int code) {
+  const auto complain = [&](const std::string& what, int code) {
     std::fflush(stdout);
-    std::fprintf(stderr, "%s: %s\n", program.c_str(), what);
+    std::fprintf(stderr, "%s: %s\n", program.c_str(), what.c_str());
     return code;
   };
+  // Beyond a limit on the size of files a write is to fail, as on a full disk, and not to end the program.
+  std::signal(SIGXFSZ, SIG_IGN);
   try {
     const int code = body();
     // A report that could not be written, to a full disk for instance, must not pass for one.
@@ -92,15 +155,15 @@ int guarded_main(const std::string& program, const std::function<int()>& body) {
     }
     return code;
   } catch (const UsageError& error) {
-    return complain(error.what(), kExitUsage);
+    return complain(escaped(error.what()), kExitUsage);
   } catch (const DeviceError& error) {
-    return complain(error.what(), kExitDevice);
+    return complain(escaped(error.what()), kExitDevice);
   } catch (const Fault& fault) {
     return complain(fault.what(), kExitCheckFailed);
   } catch (const std::bad_alloc&) {
     return complain("out of memory: use a smaller problem", kExitUsage);
   } catch (const std::exception& error) {
-    return complain(error.what(), kExitCheckFailed);
+    return complain(escaped(error.what()), kExitCheckFailed);
   }
 }
 

@@ -1,6 +1,7 @@
 // Runs one chapter on one problem: launch, check, time, count.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -29,12 +30,19 @@ struct ChapterRun {
   std::string not_measured;                // why there are no byte counters
   std::optional<sim::Counters> counted;    // simulation
   std::optional<Traffic> requested;        // predicted; none where a library does the accesses
+  BankConflicts bank_conflicts;            // predicted
   Traffic compulsory;                      // predicted
   std::vector<KernelResources> kernels;    // GPU
 
-  bool passed() const { return !check || check->passed; }
+  /// One line: what the check found, or else the first count that is not the predicted one. Empty if all is well.
+  std::string failure() const;
+  bool passed() const { return failure().empty(); }
   std::optional<double> flops_per_second() const;
 };
+
+/// Where the simulation's counts are not the predicted ones, a line each: bytes by tensor, bank conflicts by kind of
+/// access. Sums could hide two errors.
+std::vector<std::string> prediction_differences(const ChapterRun& run);
 
 /// What a run does beside launching.
 struct RunSettings {
@@ -43,9 +51,38 @@ struct RunSettings {
   std::optional<int> repeat;
 };
 
-/// The device that the options ask for; `why` receives one line that says what `auto` took. Throws DeviceError for
-/// --device gpu without one.
-std::unique_ptr<Device> choose_device(const Options& options, std::string* why);
+/// resolve() for a device with these limits; without a value `why_not` has the line that it threw.
+std::optional<LaunchOptions> try_resolve(const Chapter& chapter, const Problem& problem, const LaunchOptions& options,
+                                         const DeviceLimits& limits, std::string* why_not);
+
+/// What is known of a GPU.
+struct FoundGpu {
+  std::optional<DeviceLimits> limits;
+  std::string why_not;  // one line, where there are no limits
+};
+
+/// Why a GPU with these limits cannot run what is asked, in one line; empty if it can.
+using GpuRefusal = std::function<std::string(const DeviceLimits&)>;
+
+/// What GpuRefusal says for one chapter. Throws UsageError for what no device takes.
+std::string gpu_refusal(const Chapter& chapter, const Problem& problem, const LaunchOptions& options,
+                        const DeviceLimits& limits);
+
+/// For several chapters: the first one's refusal if this GPU can run none of those that take the problem.
+std::string gpu_refusal(const std::vector<Chapter>& chapters, const Problem& problem, const DeviceLimits& limits);
+
+/// The machine that --device takes; `why` is a line about what `auto` took.
+struct TakenDevice {
+  DeviceKind kind;
+  std::string why;
+};
+
+/// `auto` takes the GPU if it can run what is asked, else the simulation. Throws DeviceError for --device gpu where it
+/// cannot.
+TakenDevice take_device(DeviceChoice choice, const FoundGpu& gpu, const GpuRefusal& refusal);
+
+/// The device that the options ask for, by take_device; `why` receives its line.
+std::unique_ptr<Device> choose_device(const Options& options, const GpuRefusal& refusal, std::string* why);
 
 /// Launches the chapter once on poisoned outputs and does what the settings say. `options` must be resolved. O and LSE
 /// of that launch are left in `tensors`. Throws UsageError when memory is short, Fault and DeviceError from the launch.

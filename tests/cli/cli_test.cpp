@@ -1,4 +1,5 @@
 // The programs as a user calls them: options, exit codes, messages and files.
+#include <fstream>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <set>
@@ -69,6 +70,7 @@ const std::map<std::string, Arguments>& uses() {
       {"--block-q", {}},  // with the tiles, below
       {"--block-kv", {}},
       {"--device", {"--device", "auto"}},
+      {"--sim-gpu", {"--sim-gpu", "a100"}},
       {"--schedule-seed", {"--schedule-seed", "5"}},
       {"--repeat", {"--repeat", "3"}},
       {"--check", {"--check", "full"}},
@@ -195,6 +197,35 @@ TEST_CASE("the schedule seed changes no bit of the output") {
   }
 }
 
+// -- Refusals: one line, nothing written
+
+struct Bad {
+  Arguments arguments;
+  std::string text;  // part of the message
+};
+
+void expect_refusal(const std::string& program, const Bad& bad, int code = kExitUsage) {
+  const Folder folder;
+  Arguments command = Arguments{program, "--json", folder / "r.json"} + bad.arguments;
+  if (program != compare_program()) command = command + Arguments{"--out", folder / "o.npy", "--lse", folder / "l.npy"};
+  std::string shown;
+  for (const std::string& argument : bad.arguments) shown += " " + argument;
+  INFO(program << shown);
+  const Ended ended = run(command);
+  INFO(ended.err);
+  CHECK(ended.code == code);
+  CHECK(ended.complaints() == 1);
+  CHECK(contains(ended.err, bad.text));
+  CHECK(ended.out.empty());
+  CHECK(folder.entries().empty());
+}
+
+void expect_refusal_everywhere(const Bad& bad) {
+  const Bad on_sim = {Arguments{"--device", "sim"} + bad.arguments, bad.text};
+  for (const Chapter& chapter : chapters()) expect_refusal(program_of(chapter), on_sim);
+  expect_refusal(compare_program(), on_sim);
+}
+
 // -- Files
 
 TEST_CASE("--out and --lse hold O and LSE: f2 for fp16, f4 for bf16") {
@@ -258,6 +289,41 @@ TEST_CASE("the captured tensors run through every chapter") {
   CHECK(examples > 0);
 }
 
+TEST_CASE("bfloat16 files as JAX saves them are read with --dtype bf16, and refused with that advice without it") {
+  // The same values in both types, [2, 3, 4, 5] in each file; the head dimension must be a multiple of 8.
+  const Folder folder;
+  std::vector<std::uint16_t> bits(std::size_t(1 * 3 * 2 * 8));
+  std::vector<float> values(bits.size());
+  for (std::size_t i = 0; i < bits.size(); ++i) {
+    bits[i] = to_bfloat16(float(i) / 16 - 1).bits;
+    values[i] = float(i) / 16 - 1;
+  }
+  const std::vector<std::int64_t> shape = {1, 3, 2, 8};
+  write_npy(folder / "f4.npy", shape, "<f4", std::as_bytes(std::span(values)));
+  write_npy(folder / "v2.npy", shape, "<f2", std::as_bytes(std::span(bits)));
+  std::string text = read_text(folder / "v2.npy");
+  text.replace(text.find("<f2"), 3, "<V2");
+  std::ofstream(folder / "v2.npy", std::ios::binary) << text;
+  const auto with = [&](const std::string& name) {
+    return Arguments{"--q", folder / name, "--k", folder / name, "--v", folder / name};
+  };
+  const Chapter& chapter = chapters()[0];
+  std::string first;
+  for (const char* name : {"f4.npy", "v2.npy"}) {
+    const Ended ended =
+        run_chapter_program(chapter, with(name) + Arguments{"--dtype", "bf16", "--out", folder / "o.npy"});
+    INFO(ended.err);
+    REQUIRE(ended.code == kExitOk);
+    if (first.empty()) first = read_text(folder / "o.npy");
+    CHECK(read_text(folder / "o.npy") == first);
+  }
+  for (const Arguments& dtype : {Arguments{}, Arguments{"--dtype", "fp16"}}) {
+    const Bad bad = {Arguments{"--device", "sim"} + with("v2.npy") + dtype, "pass --dtype bf16"};
+    expect_refusal(program_of(chapter), bad);
+    expect_refusal(compare_program(), bad);
+  }
+}
+
 TEST_CASE("--json holds the figures of the report") {
   for (const Chapter& chapter : chapters()) {
     const Folder folder;
@@ -315,34 +381,7 @@ TEST_CASE("compare says what a chapter cannot run, and runs the rest") {
   CHECK(contains(ended.out, "01_naive"));
 }
 
-// -- Bad input: exit code 2, one line, nothing written
-
-struct Bad {
-  Arguments arguments;
-  std::string text;  // part of the message
-};
-
-void expect_refusal(const std::string& program, const Bad& bad, int code = kExitUsage) {
-  const Folder folder;
-  Arguments command = Arguments{program, "--json", folder / "r.json"} + bad.arguments;
-  if (program != compare_program()) command = command + Arguments{"--out", folder / "o.npy", "--lse", folder / "l.npy"};
-  std::string shown;
-  for (const std::string& argument : bad.arguments) shown += " " + argument;
-  INFO(program << shown);
-  const Ended ended = run(command);
-  INFO(ended.err);
-  CHECK(ended.code == code);
-  CHECK(ended.complaints() == 1);
-  CHECK(contains(ended.err, bad.text));
-  CHECK(ended.out.empty());
-  CHECK(folder.entries().empty());
-}
-
-void expect_refusal_everywhere(const Bad& bad) {
-  const Bad on_sim = {Arguments{"--device", "sim"} + bad.arguments, bad.text};
-  for (const Chapter& chapter : chapters()) expect_refusal(program_of(chapter), on_sim);
-  expect_refusal(compare_program(), on_sim);
-}
+// -- Bad input: exit code 2
 
 TEST_CASE("bad arguments end with exit code 2 and one line that says what would be right") {
   const std::vector<Bad> cases = {
@@ -361,12 +400,13 @@ TEST_CASE("bad arguments end with exit code 2 and one line that says what would 
       {{"--seq", "12x"}, "--seq '12x'"},
       {{"--seq", ""}, "--seq"},
       {{"--seed", "-1"}, "--seed '-1': use a whole number, 0 or more"},
-      {{"--schedule-seed", "18446744073709551616"}, "--schedule-seed 18446744073709551616: the number is too large"},
+      {{"--schedule-seed", "18446744073709551616"}, "--schedule-seed '18446744073709551616': the number is too large"},
       {{"--seq", "99999999999999999999"}, "too large"},
       {{"--repeat", "0"}, "--repeat 0"},
       {{"--repeat", "99999999999"}, "too large"},
-      {{"--dtype", "fp32"}, "--dtype fp32: use one of fp16|bf16"},
-      {{"--device", "tpu"}, "--device tpu: use one of auto|gpu|sim"},
+      {{"--dtype", "fp32"}, "--dtype 'fp32': use one of fp16|bf16"},
+      {{"--device", "tpu"}, "--device 'tpu': use one of auto|gpu|sim"},
+      {{"--sim-gpu", "rtx3090"}, "--sim-gpu 'rtx3090': use one of h200|a100|rtx4090|t4"},
       {{"--check", "maybe"}, "use one of sample|full|off"},
       {{"--distribution", "uniform"}, "use one of normal|outliers"},
       {{"--q", "q.npy"}, "--q, --k and --v go together"},
@@ -382,6 +422,46 @@ TEST_CASE("bad arguments end with exit code 2 and one line that says what would 
   for (const Chapter& chapter : chapters()) {
     expect_refusal(program_of(chapter), {{"--variant", "no-such"}, "use --variant " + chapter.info.variants[0].name});
     if (chapter.info.tiles.empty()) expect_refusal(program_of(chapter), {{"--block-q", "64"}, "--block-q"});
+  }
+}
+
+TEST_CASE("whatever an argument holds, the error is one line that a reader can read") {
+  const std::string long_word(100000, 'x'), long_number(100000, '7');
+  std::vector<Arguments> cases;
+  for (const char* option : {"--dtype", "--device", "--check", "--distribution", "--traffic", "--seq", "--seed",
+                             "--repeat", "--schedule-seed"}) {
+    for (const std::string& value : {long_word, long_number, std::string("a\nb"), std::string("\x1b[31m\xff")}) {
+      if (value == long_number && std::string(option) == "--check") continue;
+      cases.push_back({option, value});
+    }
+  }
+  for (const std::string& word :
+       Arguments{long_word, "--" + long_word, "a\nb", "--a\nb", "-\xff", "--seq=" + long_word})
+    cases.push_back({word});
+  for (const std::string& path : Arguments{long_word, "a\nb.npy", "\xff.npy"})
+    cases.push_back({"--q", path, "--k", path, "--v", path});
+  const auto expect_one_line = [](const Arguments& command) {
+    const Ended ended = run(command);
+    INFO(command[0] << " " << command[1].substr(0, 20) << " " << ended.err.substr(0, 300));
+    CHECK(ended.code == kExitUsage);
+    CHECK(ended.complaints() == 1);
+    CHECK(ended.err.size() < 1500);
+    for (const unsigned char c : ended.err) CHECK((c == '\n' || c >= 0x20));
+    CHECK(ended.out.empty());
+  };
+  for (const Arguments& arguments : cases) {
+    expect_one_line(Arguments{program_of(chapters()[0])} + arguments);
+    expect_one_line(Arguments{compare_program()} + arguments);
+  }
+  for (const std::string& value : {long_word, std::string("a\nb"), std::string("\xff")}) {
+    for (const char* option : {"--variant", "--block-q", "--block-kv", "--out", "--json"}) {
+      const std::string unusual = option[2] == 'o' || option[2] == 'j' ? "/no such folder/" + value : value;
+      expect_one_line({program_of(chapters().back()), "--device", "sim", option, unusual});
+    }
+    for (const char* option : {"--sizes", "--dtype", "--limit-ms", "--traffic-up-to"}) {
+      expect_one_line({measure_program(), option, value});
+    }
+    expect_one_line({measure_program(), value});
   }
 }
 
@@ -497,6 +577,42 @@ TEST_CASE("outputs that cannot be written are refused before anything is compute
         run_chapter_program(chapter, small + Arguments{"--out", folder / "same.npy", "--lse", folder / "./same.npy"});
     CHECK(by_another_path.code == kExitUsage);
     CHECK(by_another_path.complaints() == 1);
+    CHECK(folder.entries().empty());
+  }
+}
+
+TEST_CASE("a path that is not UTF-8 is as good as any, and its JSON is valid") {
+  for (const std::string& name : {std::string("\xff\xfe"), std::string("a\nb"), std::string("\xc3\xa4")}) {
+    const Folder folder;
+    const std::string q = write_random(folder, name + "q.npy", 1, 3, 2, 8);
+    const Arguments arguments = {"--device", "sim", "--q", q, "--k", q, "--v", q, "--json", folder / (name + ".json")};
+    for (const std::string& program : {program_of(chapters()[0]), compare_program()}) {
+      const Ended ended = run(Arguments{program} + arguments);
+      INFO(ended.err);
+      CHECK(ended.code == kExitOk);
+      CHECK(ended.err.empty());
+      const json report = json::parse(read_text(folder / (name + ".json")));
+      CHECK(report.at("arguments").size() == arguments.size());
+      if (name == "a\nb") {
+        CHECK(report.at("arguments")[3] == q);
+        CHECK(!contains(ended.out, "\nbq.npy"));
+      }
+    }
+  }
+}
+
+TEST_CASE("a limit on the size of files is a write error like a full disk: one line, exit code 2, no file left") {
+  const std::string chapter = program_of(chapters()[0]);
+  for (const auto& [program, option] : std::vector<std::pair<std::string, std::string>>{
+           {chapter, "--out"}, {chapter, "--json"}, {compare_program(), "--json"}}) {
+    const Folder folder;
+    const Ended ended = run({"/bin/sh", "-c",
+                             "ulimit -f 1; exec '" + program + "' --device sim --seq 50 " + option + " '" +
+                                 (folder / "result") + "' >/dev/null"});
+    INFO(program << " " << option << " " << ended.err);
+    CHECK(ended.code == kExitUsage);
+    CHECK(ended.complaints() == 1);
+    CHECK(contains(ended.err, "result' cannot be written: File too large"));
     CHECK(folder.entries().empty());
   }
 }

@@ -74,6 +74,7 @@ inline Ended run(std::vector<std::string> command, int signal = 0, std::chrono::
 }
 
 inline std::string compare_program() { return std::string(FLASH_PROGRAMS) + "/compare"; }
+inline std::string measure_program() { return std::string(FLASH_PROGRAMS) + "/measure"; }
 inline std::string program_of(const Chapter& chapter) {
   return std::string(FLASH_PROGRAMS) + "/chapters/" + chapter.name;
 }

@@ -32,6 +32,7 @@ using flash::NpyArray;
 using flash::read_npy;
 using flash::require_writable;
 using flash::UsageError;
+using flash::VoidElements;
 using flash::write_npy;
 
 namespace {
@@ -107,6 +108,49 @@ TEST_CASE("npy: files that NumPy wrote are read") {
   CHECK(read_npy(data_file("f2.npy")).descr == "<f2");
   CHECK(read_npy(data_file("f4.npy")).descr == "<f4");
   CHECK(read_npy(data_file("f8.npy")).descr == "<f8");
+}
+
+TEST_CASE("npy: the byte order of this machine is little-endian") {
+  for (const char* type : {"f2", "f4", "f8"}) {
+    INFO(type);
+    const NpyArray native = read_npy(data_file(std::string("native_") + type + ".npy"));
+    const NpyArray little = read_npy(data_file(std::string(type) + ".npy"));
+    CHECK(native.descr == little.descr);
+    CHECK(native.shape == little.shape);
+    CHECK(native.bytes == little.bytes);
+  }
+}
+
+TEST_CASE("npy: bfloat16 as JAX and ml_dtypes save it is read where the caller says so, and refused elsewhere") {
+  for (const char* name : {"bf16.npy", "bf16_void.npy"}) {
+    INFO(name);
+    const NpyArray array = read_npy(data_file(name), 4, VoidElements::bfloat16);
+    CHECK(array.descr == "V2");
+    CHECK(array.shape == kShape);
+    REQUIRE(array.size() == kSize);
+    for (std::int64_t i = 0; i < kSize; ++i) {
+      CHECK(array.as_float(i) == float(i) - 7.5f);
+      CHECK(array.as_double(i) == double(i) - 7.5);
+    }
+    const std::string error = read_error(data_file(name));
+    INFO(error);
+    CHECK(contains(error, name));
+    CHECK(contains(error, "pass --dtype bf16"));
+  }
+  const NpyArray special = read_npy(data_file("bf16_special.npy"), 1, VoidElements::bfloat16);
+  REQUIRE(special.size() == 8);
+  CHECK(special.as_float(0) == 0.0f);
+  CHECK(std::signbit(special.as_float(1)));
+  CHECK(special.as_float(2) == INFINITY);
+  CHECK(special.as_float(3) == -INFINITY);
+  CHECK(std::isnan(special.as_float(4)));
+  CHECK(special.as_float(5) == 0x1p-133f);
+  CHECK(special.as_float(7) == flash::to_float(flash::to_bfloat16(1.0f / 3.0f)));
+  // Other elements without a type stay unknown, and typed ones keep their type.
+  const auto read_as_bf16 = [](const char* name) { return read_npy(data_file(name), 4, VoidElements::bfloat16); };
+  CHECK_THROWS_AS(read_as_bf16("void4.npy"), UsageError);
+  CHECK_THROWS_AS(read_as_bf16("int64.npy"), UsageError);
+  CHECK(read_as_bf16("f2.npy").descr == "<f2");
 }
 
 TEST_CASE("npy: infinities, NaN, signed zero and subnormal numbers keep their values") {

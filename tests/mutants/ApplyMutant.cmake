@@ -82,11 +82,11 @@ if(file STREQUAL kernel_file)
   set(kernel "${code}")
   set(entry ${identifier}::launch)
 else()
-  # Every include of the kernel's own room and of the kernel parts becomes the text of that file, once. The machine is
+  # Every include of the kernel's own room, of the kernel parts and of the file becomes the text of that file, once. The machine is
   # everybody's: its header stays as it is, and is written with angles so that it is not found again.
   file(READ ${SOURCE}/${kernel_file} kernel)
   set(copied "")
-  while(kernel MATCHES "#include \"((chapters|common/kernel)/[^\"]*)\"")
+  while(kernel MATCHES "#include \"((chapters|common/kernel)/[^\"]*|${file})\"")
     set(include "${CMAKE_MATCH_0}")
     set(path "${CMAKE_MATCH_1}")
     if(path STREQUAL "common/kernel/kernel.hpp")

@@ -12,6 +12,7 @@
 #include <tuple>
 
 #include "common/base/error.hpp"
+#include "common/device/prediction.hpp"
 #include "reference/check.hpp"
 
 namespace flash::test {
@@ -476,25 +477,13 @@ std::string difference(const sim::Counters& a, const sim::Counters& b) {
 }
 
 std::string difference(const sim::Counters& counted, const Traffic& predicted) {
-  for (const TensorTraffic& expected : predicted.tensors) {
-    const sim::TensorCounters& got = counted.tensors[std::size_t(sim::tensor_slot(expected.tensor))];
-    if (got.bytes_read() != expected.read) {
-      return fmt::format("{}: {} bytes read, {} predicted", expected.tensor, got.bytes_read(), expected.read);
-    }
-    if (got.bytes_written() != expected.written) {
-      return fmt::format("{}: {} bytes written, {} predicted", expected.tensor, got.bytes_written(), expected.written);
-    }
-  }
-  for (int slot = 0; slot < sim::tensor_slots(); ++slot) {
-    const std::string name = sim::tensor_name(slot);
-    const bool known = std::any_of(predicted.tensors.begin(), predicted.tensors.end(),
-                                   [&](const TensorTraffic& t) { return t.tensor == name; });
-    const sim::TensorCounters& got = counted.tensors[std::size_t(slot)];
-    if (!known && got.read_sectors + got.written_sectors + got.atomic_sectors > 0) {
-      return fmt::format("{}: accessed, and the prediction does not name it", name);
-    }
-  }
-  return "";
+  const std::vector<std::string> list = differences(counted, predicted);
+  return list.empty() ? "" : list.front();
+}
+
+std::string difference(const sim::Counters& counted, const BankConflicts& predicted) {
+  const std::vector<std::string> list = differences(counted, predicted);
+  return list.empty() ? "" : list.front();
 }
 
 Outcome run_case(const Chapter& chapter, LaunchFunction launch, const LaunchOptions& options, Device& device,
@@ -520,6 +509,9 @@ Outcome run_case(const Chapter& chapter, LaunchFunction launch, const LaunchOpti
   if (outcome.failure.empty() && expected.traffic && outcome.counted) {
     const std::optional<Traffic> predicted = chapter.info.requested(tensors.call(), options);
     outcome.failure = predicted ? difference(*outcome.counted, *predicted) : "no prediction of the requested bytes";
+  }
+  if (outcome.failure.empty() && expected.conflicts && outcome.counted) {
+    outcome.failure = difference(*outcome.counted, predicted_bank_conflicts(chapter.info, p, options));
   }
   return outcome;
 }

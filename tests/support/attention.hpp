@@ -149,8 +149,9 @@ struct Outcome {
 };
 
 struct Expectations {
-  bool check = true;    // O and LSE against the reference, all rows of a small problem
-  bool traffic = true;  // simulation: counted = requested for each tensor
+  bool check = true;      // O and LSE against the reference, all rows of a small problem
+  bool traffic = true;    // simulation: counted = requested for each tensor
+  bool conflicts = true;  // simulation: bank conflicts as predicted for each kind of access
 };
 
 /// Launches on poisoned outputs and holds the result to the expectations. `options` must be resolved. A Fault or
@@ -167,8 +168,9 @@ std::string difference(const Outcome& a, const Outcome& b);
 /// "" if everything counted is the same, else what differs.
 std::string difference(const sim::Counters& a, const sim::Counters& b);
 
-/// Where the counted bytes of a tensor are not the predicted ones; "" if all are.
+/// Where the counted bytes of a tensor, or the bank conflicts, are not the predicted ones; "" if all are.
 std::string difference(const sim::Counters& counted, const Traffic& predicted);
+std::string difference(const sim::Counters& counted, const BankConflicts& predicted);
 
 /// One compiled kernel on one case.
 struct MatrixRun {

@@ -1,13 +1,15 @@
 #!/usr/bin/env python3
 """Writes tests/io/data/npy/: files that NumPy wrote, good and bad, which tests/io/npy_test.cpp reads.
 
-The files are committed, so running the tests needs no NumPy. Run this again only to change them:
+The files are committed, so running the tests needs no NumPy. Run this again only to change them, with NumPy and
+ml_dtypes (JAX's element types):
 
     python3 tests/io/data/make_npy.py
 """
 
 import pathlib
 
+import ml_dtypes
 import numpy as np
 
 HERE = pathlib.Path(__file__).resolve().parent / "npy"
@@ -42,6 +44,20 @@ def main():
     save("complex64.npy", values.astype("<c8"))
     save("zero_size.npy", np.zeros((2, 0, 4, 5), "<f4"))
     np.savez(HERE / "archive.npz", a=np.zeros(2, "<f4"))
+
+    # bfloat16 is no type of NumPy's: it is saved as two bytes of nothing in particular. With special values, and 1/3,
+    # which is 0x3eab in bfloat16 and another number in any other type.
+    bf16 = values.astype(ml_dtypes.bfloat16)
+    assert bf16.dtype.str == "<V2"
+    save("bf16.npy", bf16)
+    save("bf16_void.npy", bf16.view("V2"))  # '|V2'
+    special = np.array([0.0, -0.0, np.inf, -np.inf, np.nan, 2.0**-133, 3.0e38, 1 / 3], ml_dtypes.bfloat16)
+    save("bf16_special.npy", special)
+    save("void4.npy", values.astype("<f4").view("V4"))
+    # '=' is the byte order of the machine that reads. NumPy accepts it and never writes it.
+    for name in ["f2", "f4", "f8"]:
+        text = (HERE / f"{name}.npy").read_bytes()
+        (HERE / f"native_{name}.npy").write_bytes(text.replace(f"'<{name}'".encode(), f"'={name}'".encode()))
 
     whole = (HERE / "f4.npy").read_bytes()
     (HERE / "truncated_header.npy").write_bytes(whole[:50])
