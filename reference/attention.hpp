@@ -75,8 +75,9 @@ BoundedRows reference_with_bounds(const Problem& problem, const HostTensor& q, c
 
 /// Standard attention in the precision of the problem's dtype, as FlashAttention's own tests take it for their limit
 /// (tests/test_flash_attn.py there, attention_ref with upcast=False): S, P and O are each rounded to the dtype, and
-/// computed from rounded values in fp32; LSE is that of the rounded S. Without `round_scores` S stays in fp32.
-/// Arguments as for reference_attention.
+/// computed from rounded values in fp32; LSE is that of the rounded S. Without `round_scores` S stays in fp32. The sums
+/// of S are taken in fp64 and rounded once, so that keys that are alike have one score wherever they stand. Arguments
+/// as for reference_attention.
 AttentionRows standard_attention(const Problem& problem, const HostTensor& q, const HostTensor& k, const HostTensor& v,
                                  const std::vector<RowId>& rows, bool round_scores = true);
 

@@ -40,11 +40,20 @@ double spacing(DType dtype, double x) {
   return std::ldexp(1.0, (x == 0 ? least_exponent : std::max(std::ilogb(x), least_exponent)) - fraction_bits);
 }
 
-/// What correct fp32 arithmetic may add to the error of a row's scores in its LSE; see check.hpp.
+/// What fp32 may add to the error of a row's scores in its LSE = m + log(l), with u = 2^-24, half a spacing of 1:
+///   * 4 u |LSE| for the roundings of m's product with ln(2), of the sum, and of the scores less m;
+///   * 10 sqrt(n) u for the sum l over n keys, relative to it: each key brings the error of an exponential and that of
+///   a
+///     rescale (ex2.approx: 2^-22 = 4 u relative each), a product and a sum (u each). They have either sign, so n of
+///     them come to sqrt(n). Where they have not, as in a long sum of equal numbers, standard attention shows it;
+///   * 4 u (log(n) + 6) for the logarithm (lg2.approx: 2^-22 absolute near 1, else relative): l is at most n 2^8, where
+///   a
+///     kernel lets P grow as far (RescaleThreshold, common/kernel/softmax.hpp).
+/// The errors of the approximations are those of the PTX documentation (ex2, lg2).
 double lse_rounding(std::int64_t visible, double lse) {
-  constexpr double kHalfSpacing = 0x1p-24;
+  constexpr double u = 0x1p-24;
   const double n = double(std::max<std::int64_t>(visible, 1));
-  return kHalfSpacing * (4 * std::abs(lse) + 10 * std::sqrt(n) + 4 * (std::log(n) + 6));
+  return u * (4 * std::abs(lse) + 10 * std::sqrt(n) + 4 * (std::log(n) + 6));
 }
 
 /// The error that comes nearest to its limit.
@@ -72,7 +81,7 @@ CheckResult check_attention(const Problem& problem, const HostTensor& q, const H
   const BoundedRows reference = reference_with_bounds(problem, q, k, v, rows);
   const AttentionRows standard = standard_attention(problem, q, k, v, rows, lse_from_rounded_scores);
   const double standard_o = finite_error(standard.o, reference.o_low, reference.o_high);
-  const double standard_lse = finite_error(standard.lse, reference.lse, reference.lse);
+  const double standard_lse_of_all = finite_error(standard.lse, reference.lse, reference.lse);
 
   const auto note_failure = [&](const std::string& where, double got, double expected, double limit) {
     if (!result.first_failure.empty()) return;
@@ -95,7 +104,8 @@ CheckResult check_attention(const Problem& problem, const HostTensor& q, const H
       const double o_d = std::abs(expected.o[first + std::size_t(d)]);
       if (std::isfinite(o_d)) magnitude = std::max(magnitude, o_d);
     }
-    const double limit_o = empty_row ? 0 : std::max(2 * standard_o + 1e-5, spacing(problem.dtype, magnitude));
+    const double unit = spacing(problem.dtype, magnitude);
+    const double limit_o = empty_row ? 0 : std::max(2 * standard_o + unit / 2, unit) + 1e-5;
     for (std::int64_t d = 0; d < problem.head_dim; ++d) {
       const double got = o.at(row.batch, row.row, row.head, d);
       const std::size_t i = first + std::size_t(d);
@@ -108,13 +118,12 @@ CheckResult check_attention(const Problem& problem, const HostTensor& q, const H
     }
 
     const double lse_n = expected.lse[n];
-    // A kernel's own sums in fp32 are as long as those of standard attention in this row, its scores as rounded as all.
-    const double standard_lse_n = lse_from_rounded_scores          ? standard_lse
-                                  : std::isfinite(standard.lse[n]) ? error_of(standard.lse[n], lse_n, lse_n)
-                                                                   : 0;
-    const double limit_lse = !std::isfinite(lse_n) ? 0
-                                                   : reference.lse_error[n] + 2 * standard_lse_n +
-                                                         lse_rounding(problem.visible_keys(row.row), lse_n);
+    double standard_lse = standard_lse_of_all;  // rounded scores: one row's error says little about another kernel's
+    if (!lse_from_rounded_scores) {
+      standard_lse = std::isfinite(standard.lse[n]) ? error_of_class(standard.lse[n], lse_n, lse_n) : 0;
+    }
+    const double rounding = lse_rounding(problem.visible_keys(row.row), lse_n);
+    const double limit_lse = std::isfinite(lse_n) ? reference.lse_error[n] + 2 * standard_lse + rounding : 0;
     const double got = lse[std::size_t((row.batch * problem.heads + row.head) * problem.seq_q + row.row)];
     const double error = empty_row ? error_of(got, lse_n, lse_n) : error_of_class(got, lse_n, lse_n);
     nearest_lse.take(error, limit_lse);

@@ -27,6 +27,28 @@ TEST_CASE("chapters are right on the matrix of shapes on a GPU", "[chapters]") {
 
 TEST_CASE("chapters are right for scores that are hard on a softmax on a GPU", "[chapters]") { run_all(score_cases()); }
 
+TEST_CASE("chapters are right at the edges of each of their tiles on a GPU", "[chapters]") {
+  const std::unique_ptr<Device> device = make_gpu();
+  for (const Chapter* chapter : chapters_under_test()) {
+    for (const LaunchOptions& variant : variants_for(*chapter, DeviceKind::gpu)) {
+      for (const LaunchOptions& tile : tiles_for(*chapter, variant)) {
+        for (const Case& c : tile_cases(*chapter, tile)) {
+          INFO(describe(*chapter, tile) << ": " << c.describe());
+          CHECK(run_failure({chapter, tile, &c}, *device) == "");
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("chapters lose nothing over many tiles and compute every tile of several rounds on a GPU", "[chapters]") {
+  std::vector<Case> cases = long_cases();
+  for (const int block_q : {64, 128, 256}) {
+    for (const Case& c : order_cases(block_q)) cases.push_back(c);
+  }
+  run_all(cases);
+}
+
 TEST_CASE("chapters are right for longer sequences on a GPU", "[chapters]") {
   std::vector<Case> cases;
   for (const std::int64_t head_dim : {64, 128, 256}) {
