@@ -10,6 +10,8 @@
 #include <random>
 #include <set>
 #include <stdexcept>
+#include <string_view>
+#include <unordered_map>
 
 namespace flash {
 namespace {
@@ -101,16 +103,111 @@ Scalar softmax(Scalar* scores, std::int64_t visible, const Round& round) {
   return m + std::log(l);
 }
 
-/// Attention of one task's rows, written to the task's positions of `result`.
-template <typename Scalar, typename Round>
+/// The first visible key with the same elements, for each key of a head. Keys that are alike have scores that are alike
+/// in any arithmetic that treats all keys alike.
+std::vector<std::int64_t> first_alike(const HostTensor& k, std::int64_t batch, std::int64_t kv_head,
+                                      std::int64_t keys) {
+  std::vector<std::int64_t> first(std::size_t(keys), 0);
+  std::unordered_map<std::string_view, std::int64_t> seen;
+  for (std::int64_t j = 0; j < keys; ++j) {
+    const auto* const bytes = reinterpret_cast<const char*>(k.bits() + k.index(batch, j, kv_head, 0));
+    first[std::size_t(j)] = seen.try_emplace({bytes, std::size_t(k.dim()) * sizeof(std::uint16_t)}, j).first->second;
+  }
+  return first;
+}
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+/// LSE(s + b) - LSE(s) over the keys that have a score: by how much LSE may be off if each score is by its b.
+double lse_error(const double* scores, const double* errors, std::int64_t visible) {
+  double m = -kInfinity, m_raised = -kInfinity;
+  for (std::int64_t j = 0; j < visible; ++j) {
+    if (scores[j] == -kInfinity) continue;
+    if (!std::isfinite(scores[j])) return 0;  // the row is not finite, and is held to that alone
+    m = std::max(m, scores[j]);
+    m_raised = std::max(m_raised, scores[j] + errors[j]);
+  }
+  if (m == -kInfinity) return 0;
+  double l = 0, l_raised = 0;
+  for (std::int64_t j = 0; j < visible; ++j) {
+    if (scores[j] == -kInfinity) continue;
+    l += std::exp(scores[j] - m);
+    l_raised += std::exp(scores[j] + errors[j] - m_raised);
+  }
+  return (m_raised - m) + std::log(l_raised / l);
+}
+
+/// Keys with the same elements, as one key with the mean of their values.
+struct AlikeKeys {
+  double score, error, count;
+  std::vector<double> value;
+};
+
+/// The visible keys of a row that have a score.
+std::vector<AlikeKeys> merge_alike(const std::vector<std::int64_t>& first, const double* scores, const double* errors,
+                                   std::int64_t visible, const HostTensor& v, std::int64_t batch,
+                                   std::int64_t kv_head) {
+  std::vector<AlikeKeys> merged;
+  std::vector<std::size_t> place(std::size_t(visible), 0);  // of each first key in `merged`
+  std::vector<double> value(std::size_t(v.dim()));
+  for (std::int64_t j = 0; j < visible; ++j) {
+    if (scores[j] == -kInfinity) continue;
+    const std::int64_t f = first[std::size_t(j)];
+    if (f == j) {
+      place[std::size_t(j)] = merged.size();
+      merged.push_back({scores[j], errors[j], 0, std::vector<double>(std::size_t(v.dim()), 0.0)});
+    }
+    AlikeKeys& keys = merged[place[std::size_t(f)]];
+    load_row(v, batch, j, kv_head, value.data());
+    keys.count += 1;
+    for (std::size_t d = 0; d < value.size(); ++d) keys.value[d] += (value[d] - keys.value[d]) / keys.count;
+  }
+  return merged;
+}
+
+/// Between which numbers O lies if each score is off by at most its error. `o`, `low` and `high` are one row.
+///
+/// With weights w_j = p_j exp(e_j), |e_j| <= b_j, O' - O = sum w_j (v_j - O) / sum w_j, and since sum p_j (v_j - O) = 0
+/// that is at most sum p_j (exp(b_j) - 1) |v_j - O| / sum p_j exp(-b_j). And whatever the weights are, O' lies between
+/// the values of the keys that may have any weight.
+void bound_output(const std::vector<AlikeKeys>& keys, double lse, std::int64_t head_dim, const double* o, double* low,
+                  double* high) {
+  constexpr double kNoWeight = 40;  // exp(-40) of the largest weight is none, for any number of keys
+  double floor = -kInfinity, sum = 0;
+  for (const AlikeKeys& key : keys) {
+    floor = std::max(floor, key.score - key.error - kNoWeight);
+    sum += key.count * std::exp(key.score - key.error - lse);
+  }
+  for (std::int64_t d = 0; d < head_dim; ++d) {
+    if (!std::isfinite(o[d])) continue;
+    double least = kInfinity, most = -kInfinity, change = 0;
+    for (const AlikeKeys& key : keys) {
+      const double value = key.value[std::size_t(d)];
+      change +=
+          key.count * (std::exp(key.score + key.error - lse) - std::exp(key.score - lse)) * std::abs(value - o[d]);
+      if (key.score + key.error < floor) continue;
+      least = std::min(least, value);
+      most = std::max(most, value);
+    }
+    change /= sum;
+    if (!(change < kInfinity)) change = kInfinity;
+    low[d] = std::min(o[d], std::max(least, o[d] - change));
+    high[d] = std::max(o[d], std::min(most, o[d] + change));
+  }
+}
+
+/// Attention of one task's rows, written to the task's positions of `result`, and to those of `bounds`, if there is
+/// one.
+template <typename Scalar, typename RoundScores, typename Round>
 void attend(const Problem& problem, const HostTensor& q, const HostTensor& k, const HostTensor& v,
-            const std::vector<RowId>& rows, const Task& task, const Round& round, AttentionRows& result) {
+            const std::vector<RowId>& rows, const Task& task, const RoundScores& round_scores, const Round& round,
+            AttentionRows& result, BoundedRows* bounds) {
   const std::int64_t count = std::int64_t(task.positions.size());
   const std::int64_t head_dim = problem.head_dim;
   const std::int64_t kv_head = task.head / (problem.heads / problem.kv_heads);
-  const Scalar scale = Scalar(1) / std::sqrt(Scalar(head_dim));
+  const double scale = 1 / std::sqrt(double(head_dim));
 
-  Matrix<Scalar> queries(count, head_dim);
+  Matrix<double> queries(count, head_dim);
   std::vector<std::int64_t> visible(task.positions.size());  // a row sees keys 0 .. visible - 1
   for (std::int64_t i = 0; i < count; ++i) {
     const RowId& row = rows[task.positions[i]];
@@ -119,18 +216,28 @@ void attend(const Problem& problem, const HostTensor& q, const HostTensor& k, co
   }
   const std::int64_t keys = *std::max_element(visible.begin(), visible.end());
 
-  // S = scale Q K^T. Scores of keys that a row does not see are computed with the rest and overwritten below.
-  Matrix<Scalar> scores(count, keys);  // [rows, keys]: S, then P
-  Matrix<Scalar> block(std::min(kKeyBlock, keys), head_dim);
+  // S = scale Q K^T, in fp64 also for standard attention: keys that are alike then have the same score in fp32,
+  // wherever they stand. Scores of keys that a row does not see are computed with the rest and overwritten below.
+  Matrix<double> exact(count, keys);
+  Matrix<double> errors(bounds ? count : 0, keys);  // what fp32 may make of each score
+  Matrix<double> key_block(std::min(kKeyBlock, keys), head_dim);
   for (std::int64_t begin = 0; begin < keys; begin += kKeyBlock) {
     const std::int64_t size = std::min(kKeyBlock, keys - begin);
-    for (std::int64_t j = 0; j < size; ++j) load_row(k, task.batch, begin + j, kv_head, &block(j, 0));
-    scores.middleCols(begin, size).noalias() = queries * block.topRows(size).transpose();
+    for (std::int64_t j = 0; j < size; ++j) load_row(k, task.batch, begin + j, kv_head, &key_block(j, 0));
+    exact.middleCols(begin, size).noalias() = queries * key_block.topRows(size).transpose();
+    if (!bounds) continue;
+    errors.middleCols(begin, size).noalias() = queries.cwiseAbs() * key_block.topRows(size).cwiseAbs().transpose();
   }
-  scores = scores.unaryExpr([&](Scalar s) { return round(s * scale); });
+  exact *= scale;
+  errors *= scale * score_error(head_dim);
+  Matrix<Scalar> scores =
+      exact.unaryExpr([&](double s) { return round_scores(Scalar(s)); });  // [rows, keys]: S, then P
 
   // P = softmax(S), zero where a row sees no key.
   for (std::int64_t i = 0; i < count; ++i) {
+    if (bounds) {
+      bounds->lse_error[task.positions[i]] = lse_error(&exact(i, 0), &errors(i, 0), visible[i]);
+    }
     Scalar* const row = scores.data() + i * keys;
     result.lse[task.positions[i]] = softmax(row, visible[i], round);
     std::fill_n(row + visible[i], keys - visible[i], Scalar(0));
@@ -139,6 +246,7 @@ void attend(const Problem& problem, const HostTensor& q, const HostTensor& k, co
   // O = P V. A value row with NaN or infinity is kept out of the product, where the zeros of rows that do not see it
   // would make NaN of it, and is added to the rows that see it.
   Matrix<Scalar> output = Matrix<Scalar>::Zero(count, head_dim);
+  Matrix<Scalar> block(std::min(kKeyBlock, keys), head_dim);
   for (std::int64_t begin = 0; begin < keys; begin += kKeyBlock) {
     const std::int64_t size = std::min(kKeyBlock, keys - begin);
     for (std::int64_t j = 0; j < size; ++j) {
@@ -151,24 +259,35 @@ void attend(const Problem& problem, const HostTensor& q, const HostTensor& k, co
     }
     output.noalias() += scores.middleCols(begin, size) * block.topRows(size);
   }
+  std::vector<std::int64_t> first;
   for (std::int64_t i = 0; i < count; ++i) {
-    double* const out = result.o.data() + std::int64_t(task.positions[i]) * head_dim;
+    const std::size_t position = task.positions[i];
+    double* const out = result.o.data() + std::int64_t(position) * head_dim;
     for (std::int64_t d = 0; d < head_dim; ++d) out[d] = round(output(i, d));
+    if (!bounds) continue;
+    double* const low = bounds->o_low.data() + std::int64_t(position) * head_dim;
+    double* const high = bounds->o_high.data() + std::int64_t(position) * head_dim;
+    std::copy_n(out, head_dim, low);
+    std::copy_n(out, head_dim, high);
+    if (bounds->lse_error[position] <= relative_rounding(problem.dtype)) continue;
+    if (first.empty()) first = first_alike(k, task.batch, kv_head, keys);
+    bound_output(merge_alike(first, &exact(i, 0), &errors(i, 0), visible[i], v, task.batch, kv_head),
+                 result.lse[position], head_dim, out, low, high);
   }
 }
 
-/// Attention of `rows` in Scalar's arithmetic; S, P and O pass through `round`.
-template <typename Scalar, typename Round>
-AttentionRows attend_all(const Problem& problem, const HostTensor& q, const HostTensor& k, const HostTensor& v,
-                         const std::vector<RowId>& rows, const Round& round) {
+/// Attention of `rows` in Scalar's arithmetic; S is rounded by `round_scores`, P and O by `round`.
+template <typename Scalar, typename RoundScores, typename Round>
+void attend_all(const Problem& problem, const HostTensor& q, const HostTensor& k, const HostTensor& v,
+                const std::vector<RowId>& rows, const RoundScores& round_scores, const Round& round,
+                AttentionRows& result, BoundedRows* bounds = nullptr) {
   require_input(problem, q, k, v, rows);
-  AttentionRows result;
   result.o.resize(rows.size() * std::size_t(problem.head_dim));
   result.lse.resize(rows.size());
   const std::vector<Task> tasks = group_by_head(problem, rows);
-  parallel_for(std::int64_t(tasks.size()), 0,
-               [&](std::int64_t t) { attend<Scalar>(problem, q, k, v, rows, tasks[std::size_t(t)], round, result); });
-  return result;
+  parallel_for(std::int64_t(tasks.size()), 0, [&](std::int64_t t) {
+    attend<Scalar>(problem, q, k, v, rows, tasks[std::size_t(t)], round_scores, round, result, bounds);
+  });
 }
 
 }  // namespace
@@ -239,12 +358,30 @@ std::vector<RowId> sample_rows(const Problem& problem, std::int64_t count, const
 
 AttentionRows reference_attention(const Problem& problem, const HostTensor& q, const HostTensor& k, const HostTensor& v,
                                   const std::vector<RowId>& rows) {
-  return attend_all<double>(problem, q, k, v, rows, [](double x) { return x; });
+  AttentionRows result;
+  const auto keep = [](double x) { return x; };
+  attend_all<double>(problem, q, k, v, rows, keep, keep, result);
+  return result;
+}
+
+BoundedRows reference_with_bounds(const Problem& problem, const HostTensor& q, const HostTensor& k, const HostTensor& v,
+                                  const std::vector<RowId>& rows) {
+  BoundedRows result;
+  result.lse_error.resize(rows.size());
+  result.o_low.resize(rows.size() * std::size_t(problem.head_dim));
+  result.o_high.resize(rows.size() * std::size_t(problem.head_dim));
+  const auto keep = [](double x) { return x; };
+  attend_all<double>(problem, q, k, v, rows, keep, keep, result, &result);
+  return result;
 }
 
 AttentionRows standard_attention(const Problem& problem, const HostTensor& q, const HostTensor& k, const HostTensor& v,
-                                 const std::vector<RowId>& rows) {
-  return attend_all<float>(problem, q, k, v, rows, [&](float x) { return q.decode(q.encode(x)); });
+                                 const std::vector<RowId>& rows, bool round_scores) {
+  AttentionRows result;
+  const auto round = [&](float x) { return q.decode(q.encode(x)); };
+  attend_all<float>(
+      problem, q, k, v, rows, [&](float s) { return round_scores ? round(s) : s; }, round, result);
+  return result;
 }
 
 }  // namespace flash

@@ -57,6 +57,7 @@ __global__ void __launch_bounds__(Threads) scores_kernel(GlobalTensor<const Elem
 
 struct SoftmaxStorage {
   SharedVector<float, Warps> of_warp;  // each warp's maximum or sum
+  SHARED_MEMBERS(of_warp);
 };
 
 /// Combines the warps' values; `reduce` combines the lanes of a warp.

@@ -85,6 +85,14 @@ struct Place {
   }
 };
 
+/// scale·q·k, in every lane. Rounded as the maximum of such scores is: were the product fused with the subtraction of
+/// the maximum, that would leave the rounding error of the maximum, which grows with the scores and is then
+/// exponentiated.
+template <typename Values>
+__device__ __forceinline__ float score(const AttentionShape& shape, const Values& query, const Values& key) {
+  return multiply_rounded(query.dot(key), shape.scale);
+}
+
 /// A maximum that can be subtracted: −inf (every score so far was −inf) would give NaN, 0 gives exponentials of 0.
 __device__ __forceinline__ float finite_maximum(float m) { return m == -infinity() ? 0.0f : m; }
 
@@ -105,7 +113,7 @@ __global__ void __launch_bounds__(Threads)
   float m = -infinity(), l = 0.0f;
   const int visible = shape.visible_keys(at.row);
   for (int key = 0; key < visible; ++key) {
-    const float s = shape.scale * query.dot(Values::load(K, key));
+    const float s = score(shape, query, Values::load(K, key));
     const float m_new = fmaxf(m, s);
     const float rescale = exp_approx(m - finite_maximum(m_new));
     const float p = exp_approx(s - finite_maximum(m_new));
@@ -135,16 +143,16 @@ __global__ void __launch_bounds__(Threads)
   const int visible = shape.visible_keys(at.row);
 
   float m = -infinity();
-  for (int key = 0; key < visible; ++key) m = fmaxf(m, shape.scale * query.dot(Values::load(K, key)));
+  for (int key = 0; key < visible; ++key) m = fmaxf(m, score(shape, query, Values::load(K, key)));
 
   float l = 0.0f;
   for (int key = 0; key < visible; ++key) {
-    l += exp_approx(shape.scale * query.dot(Values::load(K, key)) - finite_maximum(m));
+    l += exp_approx(score(shape, query, Values::load(K, key)) - finite_maximum(m));
   }
 
   Values output = Values::zero();
   for (int key = 0; key < visible; ++key) {
-    const float p = exp_approx(shape.scale * query.dot(Values::load(K, key)) - finite_maximum(m));
+    const float p = exp_approx(score(shape, query, Values::load(K, key)) - finite_maximum(m));
     output.scale_and_add(1.0f, p, Values::load(V, key));
   }
   output.store(o.head(at.batch, at.head), at.row, l == 0.0f ? 0.0f : 1.0f / l);

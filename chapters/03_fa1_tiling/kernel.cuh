@@ -41,11 +41,13 @@ constexpr int Warps = 4;  // that share a tile's keys
 constexpr int GroupThreads = 32 * Warps;
 
 /// Groups of warps, which share the Q tiles: as many as find registers (d = 64 and 128) and shared memory beside K and
-/// V.
-template <int HeadDim>
-constexpr int Groups = HeadDim == 256 ? 2 : 3;
-template <int HeadDim>
-constexpr int Threads = GroupThreads* Groups<HeadDim>;
+/// V (of the smallest tile at d = 256: the 99 KB that a GeForce has).
+template <int HeadDim, int BlockQ>
+constexpr int Groups = HeadDim <= 128 ? 3
+                       : BlockQ == 32 ? 2
+                                      : 1;
+template <int HeadDim, int BlockQ>
+constexpr int Threads = GroupThreads* Groups<HeadDim, BlockQ>;
 
 /// Columns of P·V that are summed up at once.
 template <int HeadDim>
@@ -60,6 +62,7 @@ struct GroupStorage {
   SharedTile<float, BlockQ, Warps> row_sum;
   SharedVector<float, BlockQ> weight_old;  // l·exp(m − m') / l'
   SharedVector<float, BlockQ> weight_new;  // exp(m~ − m') / l'
+  SHARED_MEMBERS(Q, PV, row_max, row_sum, weight_old, weight_new);
 };
 
 // The paper fills M elements of on-chip memory with four tiles: K, V of BlockKV rows, Q, O of BlockQ rows, and takes
@@ -70,7 +73,8 @@ template <typename Element, int HeadDim, int BlockQ, int BlockKV>
 struct Storage {
   SharedTile<Element, BlockKV, HeadDim, Padded16> K;
   SharedTile<Element, BlockKV, HeadDim, Padded16> V;
-  GroupStorage<Element, HeadDim, BlockQ> group[Groups<HeadDim>];
+  GroupStorage<Element, HeadDim, BlockQ> group[Groups<HeadDim, BlockQ>];
+  SHARED_MEMBERS(K, V, group);
 };
 
 /// sum += P·V for a warp's keys, in `Cols` columns: of V from v_col on, of the sum from col on. `first`: sum = P·V.
@@ -89,7 +93,7 @@ __device__ __forceinline__ int swap_low_bits(int i) { return (i & ~3) | (i & 1) 
 // -- The kernel -------------------------------------------------------------------------------------------------------
 
 template <typename Element, int HeadDim, int BlockQ, int BlockKV>
-__global__ void __launch_bounds__(Threads<HeadDim>, 1)
+__global__ void __launch_bounds__(Threads<HeadDim, BlockQ>, 1)
     fa1_kernel(GlobalTensor<const Element> q, GlobalTensor<const Element> k, GlobalTensor<const Element> v,
                GlobalTensor<Element> o, GlobalTensor<float> o_partial, GlobalTensor<float> m_partial,
                GlobalTensor<float> l_partial, GlobalTensor<float> lse, AttentionShape shape) {
@@ -119,7 +123,6 @@ __global__ void __launch_bounds__(Threads<HeadDim>, 1)
   // The row of a piece that this lane moves a part of. Two rows of 16 columns that are read together are two apart,
   // since neighbouring ones share banks.
   const int lane_row = swap_low_bits(lane * 4 / PieceCols);
-  const float scale_log2 = shape.scale * Log2E;
 
   const int kv_blocks = ceil_div(shape.seq_kv, BlockKV), q_blocks = ceil_div(shape.seq_q, BlockQ);
   RowsInFlight<GroupThreads, Element, BlockQ, HeadDim> next_Q;
@@ -128,11 +131,11 @@ __global__ void __launch_bounds__(Threads<HeadDim>, 1)
   for (int kv_block = 0; kv_block < kv_blocks; ++kv_block) {
     const bool first = kv_block == 0, last = kv_block == kv_blocks - 1;
     __syncthreads();  // all groups are done with the last K/V tile
-    load_tile<Threads<HeadDim>>(smem.K, K, kv_block * BlockKV);
-    load_tile<Threads<HeadDim>>(smem.V, V, kv_block * BlockKV);
+    load_tile<Threads<HeadDim, BlockQ>>(smem.K, K, kv_block * BlockKV);
+    load_tile<Threads<HeadDim, BlockQ>>(smem.V, V, kv_block * BlockKV);
     __syncthreads();
 
-    for (int q_block = group; q_block < q_blocks; q_block += Groups<HeadDim>) {
+    for (int q_block = group; q_block < q_blocks; q_block += Groups<HeadDim, BlockQ>) {
       const int q_row = q_block * BlockQ;
 
       // -- S = Q·K^T for this warp's keys, and their row maxima
@@ -145,26 +148,32 @@ __global__ void __launch_bounds__(Threads<HeadDim>, 1)
       for (int r = 0; r < RowTiles; ++r) {
 #pragma unroll
         for (int h = 0; h < 2; ++h) {
-          const float maximum = scale_log2 * row_maximum(S[r], h);
+          const float maximum = multiply_rounded(row_maximum(S[r], h), shape.scale_log2);
           if (lane % 4 == 0) own.row_max.store(16 * r + Accumulator::row(h), warp, maximum);
         }
       }
       group_barrier();
 
       // -- m~ = rowmax(S) over all warps, P = exp(S − m~), l~ = rowsum(P)
-      FragmentA P[RowTiles][KeyTiles / 2];  // [BlockQ, KeysPerWarp]
+      float m_tile[RowTiles][2];
 #pragma unroll
       for (int r = 0; r < RowTiles; ++r) {
-        float m_tile[2], l_tile[2] = {0.0f, 0.0f};
 #pragma unroll
         for (int h = 0; h < 2; ++h) {
           const auto maxima = load_vector<Warps>(own.row_max, 16 * r + Accumulator::row(h), 0);
-          m_tile[h] = NothingSeen;
+          m_tile[r][h] = NothingSeen;
 #pragma unroll
-          for (int w = 0; w < Warps; ++w) m_tile[h] = fmaxf(m_tile[h], maxima[w]);
+          for (int w = 0; w < Warps; ++w) m_tile[r][h] = fmaxf(m_tile[r][h], maxima[w]);
         }
+      }
+      round_large_scores(S, m_tile, shape.scale_log2);
+      FragmentA P[RowTiles][KeyTiles / 2];  // [BlockQ, KeysPerWarp]
 #pragma unroll
-        for (int c = 0; c < KeyTiles; c += 2) P[r][c / 2] = exponentiate<Element>(&S[r][c], m_tile, l_tile, scale_log2);
+      for (int r = 0; r < RowTiles; ++r) {
+        float l_tile[2] = {0.0f, 0.0f};
+#pragma unroll
+        for (int c = 0; c < KeyTiles; c += 2)
+          P[r][c / 2] = exponentiate<Element>(&S[r][c], m_tile[r], l_tile, shape.scale_log2);
 #pragma unroll
         for (int h = 0; h < 2; ++h) {
           const float sum = quad_sum(l_tile[h]);
@@ -178,7 +187,7 @@ __global__ void __launch_bounds__(Threads<HeadDim>, 1)
       const bool has_row = thread < BlockQ && q_row + thread < shape.seq_q;
       const float m_before = has_row && !first ? m_old.load(q_row + thread) : NothingSeen;
       const float l_before = has_row && !first ? l_old.load(q_row + thread) : 0.0f;
-      const int next = q_block + Groups<HeadDim>;
+      const int next = q_block + Groups<HeadDim, BlockQ>;
       next_Q.load(thread, Q, next < q_blocks ? next * BlockQ : last ? shape.seq_q : group * BlockQ);
 #pragma unroll 1
       for (int col = 0; col < HeadDim; col += SumCols<HeadDim>) {
@@ -253,8 +262,8 @@ __global__ void __launch_bounds__(Threads<HeadDim>, 1)
 template <typename Element, int HeadDim, int BlockQ, int BlockKV>
 void launch_tile(const AttentionCall& call, Machine& machine) {
   using BlockStorage = Storage<Element, HeadDim, BlockQ, BlockKV>;
-  static_assert(sizeof(BlockStorage) <= 227 * 1024, "the storage of one block fits the shared memory of an SM");
-  machine.launch({"fa1", {call.problem.batch * call.problem.heads}, Threads<HeadDim>, sizeof(BlockStorage)},
+  static_assert(sizeof(BlockStorage) <= kMaxSharedBytes, "the storage of one block fits the shared memory of an SM");
+  machine.launch({"fa1", {call.problem.batch * call.problem.heads}, Threads<HeadDim, BlockQ>, sizeof(BlockStorage)},
                  fa1_kernel<Element, HeadDim, BlockQ, BlockKV>, GlobalTensor<const Element>(call.q),
                  GlobalTensor<const Element>(call.k), GlobalTensor<const Element>(call.v),
                  GlobalTensor<Element>(call.o), GlobalTensor<float>(call.workspace.at(0)),
@@ -264,6 +273,7 @@ void launch_tile(const AttentionCall& call, Machine& machine) {
 
 template <typename Element, int HeadDim>
 void launch_head_dim(const AttentionCall& call, const LaunchOptions& options, Machine& machine) {
+  if (options.block_q == 16 && options.block_kv == 64) return launch_tile<Element, HeadDim, 16, 64>(call, machine);
   if (options.block_q == 16) return launch_tile<Element, HeadDim, 16, 128>(call, machine);
   if (options.block_kv == 64) return launch_tile<Element, HeadDim, 32, 64>(call, machine);
   if constexpr (HeadDim <= 128) {  // at 256 K and V alone would fill more than the SM: traffic.hpp refuses

@@ -58,11 +58,20 @@ inline Traffic requested(const AttentionCall& call, const LaunchOptions& options
   return traffic;
 }
 
+/// sizeof(Storage) in kernel.cuh: K and V, and for each group Q, the sums of P·V and the statistics of its rows.
+inline std::size_t shared_bytes(const Problem& p, const LaunchOptions& options) {
+  const std::int64_t padded = 2 * (p.head_dim + 8), sums = 4 * (std::min<std::int64_t>(p.head_dim, 128) + 8);
+  const std::int64_t groups = p.head_dim <= 128 ? 3 : options.block_q == 32 ? 2 : 1;
+  const std::int64_t statistics = (2 * 4 + 2) * 4;  // two of each of the 4 warps, two weights
+  return std::size_t(2 * options.block_kv * padded + groups * options.block_q * (padded + sums + statistics));
+}
+
 inline ChapterInfo info() {
   ChapterInfo chapter;
   chapter.title = "FlashAttention-1: tiles in shared memory, K/V outer loop, O, m and l in HBM between steps";
   chapter.variants = {{"tiled", "one block for each head, groups of warps, the keys of a tile split across each"}};
-  chapter.tiles = {{32, 256}, {32, 128}, {32, 64}, {16, 128}};
+  chapter.tiles = {{32, 256}, {32, 128}, {16, 128}, {32, 64}, {16, 64}};
+  chapter.shared_bytes = shared_bytes;
   chapter.needs = {80, false, "mma.sync on 16-bit elements with 16 keys"};
   chapter.refusal = [](const Problem& p, const LaunchOptions& options) {
     if (p.head_dim != 64 && p.head_dim != 128 && p.head_dim != 256) {

@@ -34,18 +34,24 @@ namespace flash::MACHINE::fa2_loop_swap {
 
 // -- Tiles ------------------------------------------------------------------------------------------------------------
 
-constexpr int Warps = 2;   // that share a tile's keys
-constexpr int Groups = 4;  // of warps, which share the rows of the Q tile
-constexpr int Threads = Groups * 32 * Warps;
+constexpr int Warps = 2;  // that share a tile's keys
+/// Of warps, which share the rows of the Q tile.
+template <int BlockQ>
+constexpr int Groups = BlockQ >= 64 ? 4 : 2;
+template <int BlockQ>
+constexpr int Threads = Groups<BlockQ> * 32 * Warps;
 
 // Each warp keeps its share of O in fp32: 32 rows of 128 columns are half of a thread's registers, so BlockQ is 32 for
 // each group, and 16 at d = 256. What is left holds a tile of S and the K or V that travels: 64 keys, 128 at d = 64.
+// Where an SM has less shared memory than Hopper's, half as many rows meet in it (at d = 256 the keys are half as many
+// too: the four warps that are left carry twice as much of K and V each).
 template <typename Element, int HeadDim, int BlockQ, int BlockKV>
 struct Storage {
   SharedTile<Element, BlockQ, HeadDim, Padded16> Q;
   struct KeysAndValues {
     SharedTile<Element, BlockKV, HeadDim, Padded16> K;
     SharedTile<Element, BlockKV, HeadDim, Padded16> V;
+    SHARED_MEMBERS(K, V);
   };
   union {
     KeysAndValues tile;
@@ -53,19 +59,20 @@ struct Storage {
   };
   SharedTile<float, BlockQ, Warps> row_max;  // of each warp's keys
   SharedTile<float, BlockQ, Warps> row_sum;
+  SHARED_MEMBERS(Q, tile, O_of_warps, row_max, row_sum);
 };
 
 // -- The kernel -------------------------------------------------------------------------------------------------------
 
 template <typename Element, int HeadDim, int BlockQ, int BlockKV>
-__global__ void __launch_bounds__(Threads, 1)
+__global__ void __launch_bounds__(Threads<BlockQ>, 1)
     fa2_kernel(GlobalTensor<const Element> q, GlobalTensor<const Element> k, GlobalTensor<const Element> v,
                GlobalTensor<Element> o, GlobalTensor<float> lse, AttentionShape shape, BlockOrder order) {
-  constexpr int RowsPerWarp = BlockQ / Groups, KeysPerWarp = BlockKV / Warps;
+  constexpr int RowsPerWarp = BlockQ / Groups<BlockQ>, KeysPerWarp = BlockKV / Warps;
   constexpr int RowTiles = RowsPerWarp / 16, KeyTiles = KeysPerWarp / 8, ColTiles = HeadDim / 8;
   static_assert(KeysPerWarp % 16 == 0, "P·V takes a warp's keys in sixteens");
   static_assert(RowsPerWarp % 16 == 0, "products have 16 rows");
-  static_assert(BlockQ <= Threads, "a thread writes the LSE of one row");
+  static_assert(BlockQ <= Threads<BlockQ>, "a thread writes the LSE of one row");
   auto& smem = shared_storage<Storage<Element, HeadDim, BlockQ, BlockKV>>();
 
   const Place at = order.place(int(blockIdx.x));
@@ -76,13 +83,12 @@ __global__ void __launch_bounds__(Threads, 1)
   const int warp_row = group * RowsPerWarp;  // of the Q tile
   const int warp_key = warp * KeysPerWarp;   // of the K/V tile
   const int q_row = at.q_block * BlockQ;
-  const float scale_log2 = shape.scale * Log2E;
 
   const int kv_blocks = ceil_div(shape.visible_keys(q_row + BlockQ - 1), BlockKV);
   const auto kv_row = [&](int kv_block) { return kv_block < kv_blocks ? kv_block * BlockKV : shape.seq_kv; };
-  RowsInFlight<Threads, Element, BlockKV, HeadDim> next;  // the tile of K or V that comes next
+  RowsInFlight<Threads<BlockQ>, Element, BlockKV, HeadDim> next;  // the tile of K or V that comes next
   next.load(thread, K, kv_row(0));
-  load_tile<Threads>(smem.Q, Q, q_row);
+  load_tile<Threads<BlockQ>>(smem.Q, Q, q_row);
   next.store(thread, smem.tile.K);
   next.load(thread, V, kv_row(0));
   Accumulator O_of_warp[RowTiles][ColTiles] = {};  // [RowsPerWarp, HeadDim], this warp's keys
@@ -105,7 +111,7 @@ __global__ void __launch_bounds__(Threads, 1)
     for (int r = 0; r < RowTiles; ++r) {
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
-        const float maximum = scale_log2 * row_maximum(S[r], h);
+        const float maximum = multiply_rounded(row_maximum(S[r], h), shape.scale_log2);
         if (thread % 4 == 0) smem.row_max.store(warp_row + 16 * r + Accumulator::row(h), warp, maximum);
       }
     }
@@ -128,13 +134,14 @@ __global__ void __launch_bounds__(Threads, 1)
       }
     }
     if (__any_sync(0xffffffffu, grown)) rescale(O_of_warp, l, m, m_new);
+    round_large_scores(S, m, shape.scale_log2);
 
     // -- P = exp(S − m'), l = l + rowsum(P)
     FragmentA P[RowTiles][KeyTiles / 2];  // [RowsPerWarp, KeysPerWarp]
 #pragma unroll
     for (int r = 0; r < RowTiles; ++r) {
 #pragma unroll
-      for (int c = 0; c < KeyTiles; c += 2) P[r][c / 2] = exponentiate<Element>(&S[r][c], m[r], l[r], scale_log2);
+      for (int c = 0; c < KeyTiles; c += 2) P[r][c / 2] = exponentiate<Element>(&S[r][c], m[r], l[r], shape.scale_log2);
     }
 
     // -- O = O + P·V
@@ -162,7 +169,7 @@ __global__ void __launch_bounds__(Threads, 1)
   const auto O = o.head(at.batch, at.head);  // [seq_q, HeadDim]
   constexpr int ThreadsPerRow = HeadDim / 8;
 #pragma unroll 1
-  for (int row = thread / ThreadsPerRow; row < BlockQ; row += Threads / ThreadsPerRow) {
+  for (int row = thread / ThreadsPerRow; row < BlockQ; row += Threads<BlockQ> / ThreadsPerRow) {
     if (q_row + row >= shape.seq_q) break;
     const int col = thread % ThreadsPerRow * 8;
     const auto sums = load_vector<Warps>(smem.row_sum, row, 0);
@@ -196,20 +203,23 @@ __global__ void __launch_bounds__(Threads, 1)
 template <typename Element, int HeadDim, int BlockQ, int BlockKV>
 void launch_tile(const AttentionCall& call, Machine& machine) {
   using BlockStorage = Storage<Element, HeadDim, BlockQ, BlockKV>;
-  static_assert(sizeof(BlockStorage) <= 227 * 1024, "the storage of one block fits the shared memory of an SM");
+  static_assert(sizeof(BlockStorage) <= kMaxSharedBytes, "the storage of one block fits the shared memory of an SM");
   const AttentionShape shape(call.problem);
   const BlockOrder order(shape, BlockQ);
-  machine.launch({"fa2", {order.blocks()}, Threads, sizeof(BlockStorage)},
+  machine.launch({"fa2", {order.blocks()}, Threads<BlockQ>, sizeof(BlockStorage)},
                  fa2_kernel<Element, HeadDim, BlockQ, BlockKV>, GlobalTensor<const Element>(call.q),
                  GlobalTensor<const Element>(call.k), GlobalTensor<const Element>(call.v),
                  GlobalTensor<Element>(call.o), GlobalTensor<float>(call.lse), shape, order);
 }
 
 template <typename Element>
-void launch(const AttentionCall& call, const LaunchOptions&, Machine& machine) {
-  if (call.problem.head_dim == 64) return launch_tile<Element, 64, 128, 128>(call, machine);
-  if (call.problem.head_dim == 128) return launch_tile<Element, 128, 128, 64>(call, machine);
-  launch_tile<Element, 256, 64, 64>(call, machine);  // traffic.hpp refuses other tiles
+void launch(const AttentionCall& call, const LaunchOptions& options, Machine& machine) {
+  const std::int64_t d = call.problem.head_dim;  // traffic.hpp refuses other tiles
+  if (d == 64) return launch_tile<Element, 64, 128, 128>(call, machine);
+  if (d == 128 && options.block_q == 128) return launch_tile<Element, 128, 128, 64>(call, machine);
+  if (d == 128) return launch_tile<Element, 128, 64, 64>(call, machine);
+  if (options.block_q == 64) return launch_tile<Element, 256, 64, 64>(call, machine);
+  launch_tile<Element, 256, 32, 32>(call, machine);
 }
 
 }  // namespace flash::MACHINE::fa2_loop_swap

@@ -13,7 +13,7 @@
 // of them sees any of the 16 keys that are multiplied together. What lies behind the tensors' ends reaches nothing:
 // such rows are zeros in shared memory.
 //
-// Variants: `split-q` as above; `no-swizzle` is the same with plain row-major tiles (eight-way bank conflicts);
+// Variants: `split-q` as above; `no-swizzle` is the same with the pieces of a row in order (eight-way bank conflicts);
 // `split-k` is FlashAttention-1's partitioning (split_k.cuh).
 #pragma once
 
@@ -42,6 +42,7 @@ template <typename Element, int HeadDim, int BlockQ, int BlockKV, typename Layou
 struct Storage {
   SharedTile<Element, BlockQ, HeadDim, Layout> Q;               // O on the way out
   SharedTile<Element, BlockKV, HeadDim, Layout> KV[2][Stages];  // K and V
+  SHARED_MEMBERS(Q, KV);
 };
 
 // -- The kernel -------------------------------------------------------------------------------------------------------
@@ -61,7 +62,6 @@ __global__ void __launch_bounds__(32 * WarpsOfBlock<HeadDim, BlockQ>, 8 / WarpsO
   const int warp = int(threadIdx.x / 32);
   const int warp_row = warp * RowsPerWarp;  // of the Q tile
   const int q_row = at.q_block * BlockQ;
-  const float scale_log2 = shape.scale * Log2E;
 
   // Half of the warps copy K, the others V: a thread then keeps one address and one stride, not two.
   const int copies = warp / (Warps / 2);  // 0: K, 1: V
@@ -116,7 +116,7 @@ __global__ void __launch_bounds__(32 * WarpsOfBlock<HeadDim, BlockQ>, 8 / WarpsO
       if (masked) mask_scores(S, shape, q_row + warp_row, key);
 
       // -- m' = max(m, rowmax(S)); O = O·exp(m − m'), l = l·exp(m − m'), where that is much less than 1
-      update_maximum(O, l, m, S, scale_log2);
+      update_maximum(O, l, m, S, shape.scale_log2);
 
       // -- P = exp(S − m'), l = l + rowsum(P), O = O + P·V
 #pragma unroll
@@ -124,7 +124,7 @@ __global__ void __launch_bounds__(32 * WarpsOfBlock<HeadDim, BlockQ>, 8 / WarpsO
         if (masked && k >= warp_sees - key) break;
         FragmentA P[RowTiles][1];  // [RowsPerWarp, 16]
 #pragma unroll
-        for (int r = 0; r < RowTiles; ++r) P[r][0] = exponentiate<Element>(&S[r][k / 8], m[r], l[r], scale_log2);
+        for (int r = 0; r < RowTiles; ++r) P[r][0] = exponentiate<Element>(&S[r][k / 8], m[r], l[r], shape.scale_log2);
         multiply<Element>(O, P, V, k, 0);
       }
     }
@@ -158,10 +158,10 @@ void launch_tile(const AttentionCall& call, const LaunchOptions& options, Machin
   if (options.variant == "split-q") {
     launch_kernel("split_q", fa2_kernel<Element, HeadDim, BlockQ, BlockKV, Swizzle128>, Threads,
                   sizeof(Storage<Element, HeadDim, BlockQ, BlockKV, Swizzle128>));
-  } else if constexpr (BlockQ == 128) {  // the tile for comparison: traffic.hpp refuses others
+  } else if constexpr (BlockQ == 128 && BlockKV == 64) {  // the tile for comparison: traffic.hpp refuses others
     if (options.variant == "no-swizzle") {
-      launch_kernel("no_swizzle", fa2_kernel<Element, HeadDim, BlockQ, BlockKV, RowMajor>, Threads,
-                    sizeof(Storage<Element, HeadDim, BlockQ, BlockKV, RowMajor>));
+      launch_kernel("no_swizzle", fa2_kernel<Element, HeadDim, BlockQ, BlockKV, Panels128>, Threads,
+                    sizeof(Storage<Element, HeadDim, BlockQ, BlockKV, Panels128>));
     } else {
       launch_kernel("split_k", split_k::fa2_kernel<Element, HeadDim, BlockQ, BlockKV>, split_k::Threads,
                     sizeof(split_k::Storage<Element, HeadDim, BlockQ, BlockKV>));
@@ -176,6 +176,8 @@ void launch(const AttentionCall& call, const LaunchOptions& options, Machine& ma
   if (d == 64 && options.block_q == 256) return launch_tile<Element, 64, 256, 64>(call, options, machine);
   if (d == 128 && options.block_q == 128) return launch_tile<Element, 128, 128, 64>(call, options, machine);
   if (d == 128 && options.block_q == 256) return launch_tile<Element, 128, 256, 64>(call, options, machine);
+  if (options.block_q == 64) return launch_tile<Element, 256, 64, 32>(call, options, machine);
+  if (options.block_kv == 32) return launch_tile<Element, 256, 128, 32>(call, options, machine);
   launch_tile<Element, 256, 128, 64>(call, options, machine);
 }
 

@@ -32,6 +32,7 @@ struct Storage {
   SharedTile<float, KeyWarps * BlockQ, 8> O_of_warps;  // 8 columns of key warp w's share of P·V from row w·BlockQ on
   SharedTile<float, KeyWarps, BlockQ> row_max, row_sum;  // of each warp's keys
   SharedVector<float, BlockQ> m, factor;                 // over all tiles so far; exp(m − m')
+  SHARED_MEMBERS(Q, KV, O_of_warps, row_max, row_sum, m, factor);
 };
 
 template <typename Element, int HeadDim, int BlockQ, int BlockKV>
@@ -51,7 +52,6 @@ __global__ void __launch_bounds__(Threads, HeadDim == 64 ? 2 : 1)
   const int own_row = group_row + 16 * key_warp;                   // from here on this warp collects O
   const int q_row = at.q_block * BlockQ;
   const bool own_rows_exist = q_row + own_row < shape.seq_q;
-  const float scale_log2 = shape.scale * Log2E;
   const auto group_barrier = [&] { named_barrier_sync(1 + group, GroupThreads); };
 
   const int copies = warp / (KeyWarps * Groups / 2);  // 0: K, 1: V
@@ -86,7 +86,7 @@ __global__ void __launch_bounds__(Threads, HeadDim == 64 ? 2 : 1)
     for (int r = 0; r < RowTiles; ++r) {
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
-        const float maximum = scale_log2 * row_maximum(S[r], h);
+        const float maximum = multiply_rounded(row_maximum(S[r], h), shape.scale_log2);
         if (thread % 4 == 0) smem.row_max.store(key_warp, group_row + 16 * r + Accumulator::row(h), maximum);
       }
     }
@@ -105,13 +105,19 @@ __global__ void __launch_bounds__(Threads, HeadDim == 64 ? 2 : 1)
     group_barrier();
 
     // -- P = exp(S − m'), and the row sums of this warp's keys
+    float m[RowTiles][2];
+#pragma unroll
+    for (int r = 0; r < RowTiles; ++r) {
+#pragma unroll
+      for (int h = 0; h < 2; ++h) m[r][h] = smem.m.load(group_row + 16 * r + Accumulator::row(h));
+    }
+    round_large_scores(S, m, shape.scale_log2);
     FragmentA P[RowTiles];  // [GroupRows, 16]
 #pragma unroll
     for (int r = 0; r < RowTiles; ++r) {
       const int row = group_row + 16 * r;
-      const float m[2] = {smem.m.load(row + Accumulator::row(0)), smem.m.load(row + Accumulator::row(1))};
       float sum[2] = {0.0f, 0.0f};
-      P[r] = exponentiate<Element>(S[r], m, sum, scale_log2);
+      P[r] = exponentiate<Element>(S[r], m[r], sum, shape.scale_log2);
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
         sum[h] = quad_sum(sum[h]);

@@ -45,6 +45,12 @@ struct Traffic {
   void add(const std::string& tensor, std::int64_t read, std::int64_t written);
 };
 
+/// A prediction for one launch: wavefronts beyond what the bytes need, by the kind of access to shared memory.
+struct BankConflicts {
+  std::int64_t loads = 0, stores = 0, ldmatrix = 0, stmatrix = 0, cp_async = 0;
+  std::int64_t total() const { return loads + stores + ldmatrix + stmatrix + cp_async; }
+};
+
 /// A compiled tile shape that --block-q and --block-kv choose.
 struct TileShape {
   int block_q;
@@ -89,11 +95,15 @@ struct ChapterInfo {
   /// between the compulsory and the requested bytes, not near the compulsory ones.
   bool rereads_hbm = false;
 
-  /// Compiled tiles, those that move the fewest bytes first; empty where the chapter has no tiles to choose. The
-  /// default is the first that `refusal` lets pass and that the device has the shared memory for.
+  /// Compiled tiles, the preferred ones first; empty where the chapter has no tiles to choose. The default is the first
+  /// that `refusal` lets pass and that the device has the shared memory for.
   std::vector<TileShape> tiles = {};
 
   Needs needs = {};
+
+  /// Bank conflicts of all blocks; the simulated GPU must count exactly this, for each kind of access. Without a
+  /// function there are none.
+  std::function<BankConflicts(const Problem&, const LaunchOptions&)> bank_conflicts = {};
 
   /// Shared memory of one block, in bytes, of the kernel that takes most of it; without a function none to speak of.
   std::function<std::size_t(const Problem&, const LaunchOptions&)> shared_bytes = {};

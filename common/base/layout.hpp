@@ -52,6 +52,25 @@ using Padded16 = Padded<16>;
 /// The same for 8-byte pieces, four of each row: what a warp stores of its fp32 sums.
 using Padded32 = Padded<32>;
 
+/// Panels of 128 bytes by Rows, in which row follows row: eight consecutive rows of one 16-byte piece lie in the same
+/// four banks. Swizzle128 is this with the pieces of a row exchanged.
+struct Panels128 {
+  template <int Bytes, int Rows, int Cols>
+  static constexpr int elements() {
+    static_assert(Cols * Bytes % 128 == 0, "a row is a whole number of 128-byte panels");
+    return Rows * Cols;
+  }
+  template <int Bytes, int Rows, int Cols>
+  static FLASH_HOST_DEVICE constexpr int offset(int row, int col) {
+    constexpr int panel_cols = 128 / Bytes;
+    return col / panel_cols * (Rows * panel_cols) + row * panel_cols + col % panel_cols;
+  }
+  template <int Bytes, int Rows, int Cols>
+  static FLASH_HOST_DEVICE constexpr unsigned advance(unsigned address, int row, int col) {
+    return address + unsigned(offset<Bytes, Rows, Cols>(row, col) * Bytes);
+  }
+};
+
 /// The 128-byte swizzle of Hopper's copy engine and matrix descriptors: panels of 128 bytes by Rows; in row r of a
 /// panel the 16-byte piece c lies at place c xor (r mod 8). Eight consecutive rows of one piece fall into all banks.
 /// A tile in this layout starts at a multiple of 1024 bytes.

@@ -55,6 +55,7 @@ void Counters::operator+=(const Counters& other) {
   barriers += other.barriers;
   blocks += other.blocks;
   threads += other.threads;
+  shared_bytes = std::max(shared_bytes, other.shared_bytes);
 }
 
 int tensor_slot(const std::string& name) {

@@ -44,6 +44,7 @@ struct Counters {
   std::int64_t barriers = 0;      // completed, of a whole block or a named one
   std::int64_t blocks = 0;
   std::int64_t threads = 0;
+  std::int64_t shared_bytes = 0;  // dynamic shared memory of a block, the most of any launch
 
   SharedCounters& shared_of(SharedAccess kind) { return shared[std::size_t(kind)]; }
   const SharedCounters& shared_of(SharedAccess kind) const { return shared[std::size_t(kind)]; }

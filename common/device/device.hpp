@@ -12,6 +12,7 @@
 
 #include "common/base/limits.hpp"
 #include "common/device/ceilings.hpp"
+#include "common/device/gpu_profile.hpp"
 #include "common/device/traffic_reading.hpp"
 
 namespace flash {
@@ -66,7 +67,7 @@ class Device {
  public:
   virtual ~Device() = default;
   virtual DeviceKind kind() const = 0;
-  /// One line: "NVIDIA H200 (132 SMs, ...)" or "simulated GPU (2 host threads, schedule seed 0)".
+  /// One line: "NVIDIA H200 (132 SMs, ...)" or "simulated GPU (H200: compute capability 9.0, ...)".
   virtual std::string describe() const = 0;
   /// What it gives a kernel: compute capability, shared memory of a block.
   virtual DeviceLimits limits() const = 0;
@@ -104,8 +105,8 @@ class Device {
   virtual void reset_counted() {}
 };
 
-/// The simulated GPU; see common/sim/machine.hpp for its counters.
-std::unique_ptr<Device> make_simulated_gpu(std::uint64_t schedule_seed);
+/// The simulated GPU, standing for one with these limits and instructions; see common/sim/machine.hpp.
+std::unique_ptr<Device> make_simulated_gpu(std::uint64_t schedule_seed, const GpuProfile& gpu = gpu_profiles()[0]);
 
 /// The first GPU. Throws DeviceError, one line, when there is none, or when this build has no code for it.
 std::unique_ptr<Device> make_gpu();

@@ -4,6 +4,7 @@
 #include "common/base/chapter.hpp"
 #include "common/base/error.hpp"
 #include "common/gpu/machine.hpp"
+#include "common/gpu/site.hpp"
 #include "common/gpu/types.hpp"
 #include "common/gpu/views.hpp"
 #include "common/ptx/atomics.hpp"

@@ -14,7 +14,8 @@ struct AttentionShape {
   int batch, heads, heads_per_kv_head;
   int seq_q, seq_kv, head_dim;
   bool causal;
-  float scale;  // 1 / sqrt(head_dim)
+  float scale;       // 1 / sqrt(head_dim)
+  float scale_log2;  // scale·log2 e, for exponentials in base 2
 
   /// Throws UsageError for extents that kernels cannot number with an int.
   explicit AttentionShape(const Problem& p)
@@ -25,7 +26,8 @@ struct AttentionShape {
         seq_kv(int(p.seq_kv)),
         head_dim(int(p.head_dim)),
         causal(p.causal),
-        scale(p.scale()) {
+        scale(p.scale()),
+        scale_log2(scale * 1.4426950408889634f) {
     for (const std::int64_t extent : {p.batch, p.heads, p.head_dim, p.seq_q + p.seq_kv}) {
       if (extent > std::numeric_limits<int>::max()) {
         throw UsageError(p.describe() + ": kernels take up to 2^31 - 1 queries and keys together");

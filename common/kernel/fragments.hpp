@@ -34,7 +34,9 @@ struct Accumulator {
 /// The [16, 16] piece of `tile` at (warp_row + row, col), as the left operand. `warp_row`, a multiple of 8, is what
 /// differs from warp to warp; row and col are what a loop unrolls.
 template <typename Tile>
-__device__ __forceinline__ FragmentA load_a(const Tile& tile, int row, int col, int warp_row = 0) {
+__device__ __forceinline__ FragmentA load_a(const Tile& tile, int row, int col, int warp_row = 0,
+                                            Site site = Site::here()) {
+  const CalledFrom from(site);
   const int lane = int(threadIdx.x % 32);
   FragmentA a;
   ldmatrix_x4(a.value, tile.lane_address(row, col, warp_row + lane % 16, lane / 16 * 8));
@@ -43,7 +45,9 @@ __device__ __forceinline__ FragmentA load_a(const Tile& tile, int row, int col, 
 
 /// [16·RowTiles, 16·Depth] of `tile` from (warp_row, 0) on.
 template <int RowTiles, int Depth, typename Tile>
-__device__ __forceinline__ void load_a_tiles(FragmentA (&a)[RowTiles][Depth], const Tile& tile, int warp_row) {
+__device__ __forceinline__ void load_a_tiles(FragmentA (&a)[RowTiles][Depth], const Tile& tile, int warp_row,
+                                             Site site = Site::here()) {
+  const CalledFrom from(site);
 #pragma unroll
   for (int r = 0; r < RowTiles; ++r) {
 #pragma unroll
@@ -54,7 +58,9 @@ __device__ __forceinline__ void load_a_tiles(FragmentA (&a)[RowTiles][Depth], co
 /// The [16, 16] piece of `tile` as right operands: of a product that sums over the tile's rows (P·V). A swizzled tile
 /// takes no `warp_col`.
 template <typename Tile>
-__device__ __forceinline__ FragmentB2 load_b(const Tile& tile, int row, int col, int warp_row = 0, int warp_col = 0) {
+__device__ __forceinline__ FragmentB2 load_b(const Tile& tile, int row, int col, int warp_row = 0, int warp_col = 0,
+                                             Site site = Site::here()) {
+  const CalledFrom from(site);
   const int lane = int(threadIdx.x % 32);
   std::uint32_t matrices[4];
   ldmatrix_x4_trans(matrices, tile.lane_address(row, col, warp_row + lane % 16, warp_col + lane / 16 * 8));
@@ -63,7 +69,9 @@ __device__ __forceinline__ FragmentB2 load_b(const Tile& tile, int row, int col,
 
 /// The same piece transposed: for a product that sums over the tile's columns (Q·Kᵀ with K's keys as rows).
 template <typename Tile>
-__device__ __forceinline__ FragmentB2 load_b_transposed(const Tile& tile, int row, int col, int warp_row = 0) {
+__device__ __forceinline__ FragmentB2 load_b_transposed(const Tile& tile, int row, int col, int warp_row = 0,
+                                                        Site site = Site::here()) {
+  const CalledFrom from(site);
   const int lane = int(threadIdx.x % 32);
   std::uint32_t matrices[4];
   ldmatrix_x4(matrices, tile.lane_address(row, col, warp_row + lane / 16 * 8 + lane % 8, lane / 8 % 2 * 8));
@@ -72,7 +80,9 @@ __device__ __forceinline__ FragmentB2 load_b_transposed(const Tile& tile, int ro
 
 /// d[0] += a·b[0], d[1] += a·b[1]; d is the first of two neighbouring accumulators.
 template <typename Element>
-__device__ __forceinline__ void multiply_add(Accumulator* d, const FragmentA& a, const FragmentB2& b) {
+__device__ __forceinline__ void multiply_add(Accumulator* d, const FragmentA& a, const FragmentB2& b,
+                                             Site site = Site::here()) {
+  const CalledFrom from(site);
   mma_m16n8k16<Element>(d[0].value, a.value, b.value[0]);
   mma_m16n8k16<Element>(d[1].value, a.value, b.value[1]);
 }
@@ -85,13 +95,15 @@ __device__ __forceinline__ FragmentA round_to_a(const Accumulator* s) {
 }
 
 /// The largest value among the four lanes that share a row, in each of them.
-__device__ __forceinline__ float quad_max(float value) {
+__device__ __forceinline__ float quad_max(float value, Site site = Site::here()) {
+  const CalledFrom from(site);
   value = fmaxf(value, __shfl_xor_sync(0xffffffffu, value, 1));
   return fmaxf(value, __shfl_xor_sync(0xffffffffu, value, 2));
 }
 
 /// The sum over the four lanes that share a row, the same bits in each of them.
-__device__ __forceinline__ float quad_sum(float value) {
+__device__ __forceinline__ float quad_sum(float value, Site site = Site::here()) {
+  const CalledFrom from(site);
   value += __shfl_xor_sync(0xffffffffu, value, 1);
   return value + __shfl_xor_sync(0xffffffffu, value, 2);
 }
@@ -99,7 +111,8 @@ __device__ __forceinline__ float quad_sum(float value) {
 /// S += Q·K^T: [16·RowTiles, 8·KeyTiles] sums over all columns of rows `warp_row` .. of Q and rows `warp_key` .. of K.
 template <typename Element, int RowTiles, int KeyTiles, typename QTile, typename KTile>
 __device__ __forceinline__ void multiply_transposed(Accumulator (&S)[RowTiles][KeyTiles], const QTile& Q, int warp_row,
-                                                    const KTile& K, int warp_key) {
+                                                    const KTile& K, int warp_key, Site site = Site::here()) {
+  const CalledFrom from(site);
   static_assert(KeyTiles % 2 == 0, "keys come in sixteens");
 #pragma unroll
   for (int col = 0; col < QTile::cols(); col += 16) {
@@ -118,8 +131,9 @@ __device__ __forceinline__ void multiply_transposed(Accumulator (&S)[RowTiles][K
 /// The same with Q in registers, 16 columns in each fragment.
 template <typename Element, int RowTiles, int KeyTiles, int Depth, typename KTile>
 __device__ __forceinline__ void multiply_transposed(Accumulator (&S)[RowTiles][KeyTiles],
-                                                    const FragmentA (&Q)[RowTiles][Depth], const KTile& K,
-                                                    int warp_key) {
+                                                    const FragmentA (&Q)[RowTiles][Depth], const KTile& K, int warp_key,
+                                                    Site site = Site::here()) {
+  const CalledFrom from(site);
   static_assert(KeyTiles % 2 == 0, "keys come in sixteens");
 #pragma unroll
   for (int d = 0; d < Depth; ++d) {
@@ -137,7 +151,9 @@ __device__ __forceinline__ void multiply_transposed(Accumulator (&S)[RowTiles][K
 /// col are what a loop unrolls.
 template <typename Element, int RowTiles, int KeyTiles, int ColTiles, typename VTile>
 __device__ __forceinline__ void multiply(Accumulator (&O)[RowTiles][ColTiles], const FragmentA (&P)[RowTiles][KeyTiles],
-                                         const VTile& V, int key, int col, int warp_key = 0, int warp_col = 0) {
+                                         const VTile& V, int key, int col, int warp_key = 0, int warp_col = 0,
+                                         Site site = Site::here()) {
+  const CalledFrom from(site);
   static_assert(ColTiles % 2 == 0, "columns come in sixteens");
 #pragma unroll
   for (int k = 0; k < KeyTiles; ++k) {
@@ -153,7 +169,9 @@ __device__ __forceinline__ void multiply(Accumulator (&O)[RowTiles][ColTiles], c
 /// Accumulators from an fp32 shared tile, from (row, col) on.
 template <int RowTiles, int ColTiles, int Rows, int Cols, typename Layout>
 __device__ __forceinline__ void load_accumulators(Accumulator (&O)[RowTiles][ColTiles],
-                                                  const SharedTile<float, Rows, Cols, Layout>& tile, int row, int col) {
+                                                  const SharedTile<float, Rows, Cols, Layout>& tile, int row, int col,
+                                                  Site site = Site::here()) {
+  const CalledFrom from(site);
 #pragma unroll
   for (int r = 0; r < RowTiles; ++r) {
 #pragma unroll
@@ -172,7 +190,9 @@ __device__ __forceinline__ void load_accumulators(Accumulator (&O)[RowTiles][Col
 /// Accumulators into a shared tile from (row, col) on, rounded where its elements have 16 bits.
 template <int RowTiles, int ColTiles, typename Element, int Rows, int Cols, typename Layout>
 __device__ __forceinline__ void store_accumulators(SharedTile<Element, Rows, Cols, Layout>& tile, int row, int col,
-                                                   const Accumulator (&O)[RowTiles][ColTiles]) {
+                                                   const Accumulator (&O)[RowTiles][ColTiles],
+                                                   Site site = Site::here()) {
+  const CalledFrom from(site);
 #pragma unroll
   for (int r = 0; r < RowTiles; ++r) {
 #pragma unroll

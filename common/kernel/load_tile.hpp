@@ -11,7 +11,9 @@ namespace flash::MACHINE {
 /// needs a barrier before it (the tile's old content has been read) and after it (the new content is there).
 template <int Threads, typename Element, int Rows, int Cols, typename Layout>
 __device__ __forceinline__ void load_tile(SharedTile<Element, Rows, Cols, Layout>& tile,
-                                          const GlobalMatrix<const Element>& matrix, int first_row) {
+                                          const GlobalMatrix<const Element>& matrix, int first_row,
+                                          Site site = Site::here()) {
+  const CalledFrom from(site);
   constexpr int ThreadsPerRow = Cols * int(sizeof(Element)) / 16, RowsAtOnce = Threads / ThreadsPerRow;
   constexpr int VectorSize = 16 / int(sizeof(Element));
   constexpr int Loads = (Rows + RowsAtOnce - 1) / RowsAtOnce, InFlight = Loads < 8 ? Loads : 8;
@@ -47,7 +49,9 @@ struct RowsInFlight {
   static_assert(Rows % RowsAtOnce == 0, "all threads move equally much");
   Vector<Element, VectorSize> values[Rows / RowsAtOnce];
 
-  __device__ __forceinline__ void load(int thread, const GlobalMatrix<const Element>& matrix, int first_row) {
+  __device__ __forceinline__ void load(int thread, const GlobalMatrix<const Element>& matrix, int first_row,
+                                       Site site = Site::here()) {
+    const CalledFrom from(site);
     const int thread_row = thread / ThreadsPerRow, col = thread % ThreadsPerRow * VectorSize;
 #pragma unroll
     for (int i = 0; i < Rows / RowsAtOnce; ++i) {
@@ -57,7 +61,9 @@ struct RowsInFlight {
     }
   }
   template <typename Layout>
-  __device__ __forceinline__ void store(int thread, SharedTile<Element, Rows, Cols, Layout>& tile) const {
+  __device__ __forceinline__ void store(int thread, SharedTile<Element, Rows, Cols, Layout>& tile,
+                                        Site site = Site::here()) const {
+    const CalledFrom from(site);
     const int thread_row = thread / ThreadsPerRow, col = thread % ThreadsPerRow * VectorSize;
 #pragma unroll
     for (int i = 0; i < Rows / RowsAtOnce; ++i) tile.store_vector(i * RowsAtOnce + thread_row, col, values[i]);
@@ -69,7 +75,9 @@ struct RowsInFlight {
 /// all rows exist.
 template <int Threads, bool Inside = false, typename Element, int Rows, int Cols, typename Layout>
 __device__ __forceinline__ void load_tile_async(unsigned thread, SharedTile<Element, Rows, Cols, Layout>& tile,
-                                                const GlobalMatrix<const Element>& matrix, int first_row) {
+                                                const GlobalMatrix<const Element>& matrix, int first_row,
+                                                Site site = Site::here()) {
+  const CalledFrom from(site);
   constexpr int ThreadsPerRow = Cols * int(sizeof(Element)) / 16, RowsAtOnce = Threads / ThreadsPerRow;
   static_assert(32 % ThreadsPerRow == 0, "a warp moves whole rows, so that it asks for whole sectors");
   static_assert(Rows % RowsAtOnce == 0, "all threads move equally much");
@@ -88,7 +96,8 @@ __device__ __forceinline__ void load_tile_async(unsigned thread, SharedTile<Elem
 /// tensor are left out.
 template <int Rows, typename Tile, typename Element>
 __device__ __forceinline__ void store_rows(const GlobalMatrix<Element>& matrix, int first_row, const Tile& tile,
-                                           int tile_row) {
+                                           int tile_row, Site site = Site::here()) {
+  const CalledFrom from(site);
   constexpr int VectorSize = 16 / int(sizeof(Element)), ThreadsPerRow = Tile::cols() / VectorSize;
   const int row = int(threadIdx.x % 32 / ThreadsPerRow), col = int(threadIdx.x % ThreadsPerRow) * VectorSize;
 #pragma unroll

@@ -3,6 +3,11 @@
 //
 // Scores are exponentiated in base 2: exp(scale·s − m) = exp2(scale_log2·s − m·log2 e) with scale_log2 = scale·log2 e
 // is one fused multiply-add and the instruction that the hardware has. So `m` here is a maximum in units of log2.
+//
+// The fused multiply-add takes scale_log2·s as it is, but m was rounded: the largest exponent of a row is not 0 but the
+// rounding error of m. While m is below 2^24 that is at most 1/2, a factor on all of a row's exponentials that the
+// final division takes out. Beyond 2^31 it is more than 128, and the exponentials are infinite or 0: there scores are
+// rounded as m was before it is subtracted (round_large_scores).
 #pragma once
 
 #include <cfloat>
@@ -12,7 +17,6 @@
 
 namespace flash::MACHINE {
 
-constexpr float Log2E = 1.4426950408889634f;
 constexpr float Ln2 = 0.6931471805599453f;
 
 /// The maximum of a row that has seen no key. Finite, so that −inf scores give exp2(−inf + FLT_MAX) = 0 and not NaN.
@@ -21,6 +25,9 @@ constexpr float NothingSeen = -FLT_MAX;
 /// By how much (2^8) a score may exceed the maximum that is subtracted before update_maximum raises it: exponentials
 /// are then at most 256, which 16-bit floats hold as precisely as 1, and the final division takes the factor out.
 constexpr float RescaleThreshold = 8.0f;
+
+/// Maxima from here on (in units of log2) have a rounding error that shows in the exponentials.
+constexpr float LargeMaximum = 16777216.0f;  // 2^24
 
 /// Scores of keys that their row does not see become −inf, those past the end of K among them. S begins at query row
 /// `q_row` and key `key`.
@@ -46,6 +53,9 @@ __device__ __forceinline__ void mask_scores(Accumulator (&S)[RowTiles][KeyTiles]
   }
 }
 
+/// Whether the rounding of m shows in exponentials relative to it; not of the maximum of a row that has seen nothing.
+__device__ __forceinline__ bool is_large(float m) { return fabsf(m) >= LargeMaximum && m != NothingSeen; }
+
 /// The largest of this lane's scores in row Accumulator::row(h).
 template <int KeyTiles>
 __device__ __forceinline__ float lane_maximum(const Accumulator (&S)[KeyTiles], int h) {
@@ -57,12 +67,34 @@ __device__ __forceinline__ float lane_maximum(const Accumulator (&S)[KeyTiles], 
 
 /// The largest of row Accumulator::row(h), in each of the four lanes that share the row.
 template <int KeyTiles>
-__device__ __forceinline__ float row_maximum(const Accumulator (&S)[KeyTiles], int h) {
+__device__ __forceinline__ float row_maximum(const Accumulator (&S)[KeyTiles], int h, Site site = Site::here()) {
+  const CalledFrom from(site);
   return quad_max(lane_maximum(S, h));
 }
 
+/// In rows whose maximum is large: S = scale_log2·S, rounded as the maximum was.
+template <int RowTiles, int KeyTiles>
+__device__ __forceinline__ void round_large_scores(Accumulator (&S)[RowTiles][KeyTiles], const float (&m)[RowTiles][2],
+                                                   float scale_log2, Site site = Site::here()) {
+  const CalledFrom from(site);
+  bool large = false;
+#pragma unroll
+  for (int r = 0; r < RowTiles; ++r) large |= is_large(m[r][0]) || is_large(m[r][1]);
+  if (!__any_sync(0xffffffffu, large)) return;
+#pragma unroll
+  for (int r = 0; r < RowTiles; ++r) {
+#pragma unroll
+    for (int c = 0; c < KeyTiles; ++c) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        S[r][c].value[i] = multiply_rounded(S[r][c].value[i], is_large(m[r][i / 2]) ? scale_log2 : 1.0f);
+      }
+    }
+  }
+}
+
 /// P = exp2(scale_log2·S − m) for 16 rows and 16 keys (two neighbouring accumulators), rounded to elements; this lane's
-/// part of the row sums is added to l.
+/// part of the row sums is added to l. S is what round_large_scores left.
 template <typename Element>
 __device__ __forceinline__ FragmentA exponentiate(Accumulator* S, const float (&m)[2], float (&l)[2],
                                                   float scale_log2) {
@@ -70,7 +102,8 @@ __device__ __forceinline__ FragmentA exponentiate(Accumulator* S, const float (&
   for (int c = 0; c < 2; ++c) {
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      S[c].value[i] = exp2_approx(fmaf(S[c].value[i], scale_log2, -m[i / 2]));
+      const float factor = is_large(m[i / 2]) ? 1.0f : scale_log2;
+      S[c].value[i] = exp2_approx(fmaf(S[c].value[i], factor, -m[i / 2]));
       l[i / 2] += S[c].value[i];
     }
   }
@@ -95,28 +128,31 @@ __device__ __forceinline__ void rescale(Accumulator (&O)[RowTiles][ColTiles], fl
 }
 
 /// Raises m to the maximum of S and rescales O and l, for all rows of the warp, if a score of one of them exceeds its m
-/// by more than the threshold. Most tiles have none: they cost the comparison, and no exchange between lanes.
+/// by more than the threshold. Most tiles have none: they cost the comparison, and no exchange between lanes. Rounds
+/// large scores too (round_large_scores).
 template <int RowTiles, int KeyTiles, int ColTiles>
 __device__ __forceinline__ void update_maximum(Accumulator (&O)[RowTiles][ColTiles], float (&l)[RowTiles][2],
-                                               float (&m)[RowTiles][2], const Accumulator (&S)[RowTiles][KeyTiles],
-                                               float scale_log2) {
+                                               float (&m)[RowTiles][2], Accumulator (&S)[RowTiles][KeyTiles],
+                                               float scale_log2, Site site = Site::here()) {
+  const CalledFrom from(site);
   float m_new[RowTiles][2];
-  bool grown = false;
+  bool to_do = false;
 #pragma unroll
   for (int r = 0; r < RowTiles; ++r) {
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
       m_new[r][h] = lane_maximum(S[r], h);
-      grown |= fmaf(m_new[r][h], scale_log2, -m[r][h]) > RescaleThreshold;
+      to_do |= multiply_rounded(m_new[r][h], scale_log2) - m[r][h] > RescaleThreshold || is_large(m[r][h]);
     }
   }
-  if (!__any_sync(0xffffffffu, grown)) return;
+  if (!__any_sync(0xffffffffu, to_do)) return;
 #pragma unroll
   for (int r = 0; r < RowTiles; ++r) {
 #pragma unroll
-    for (int h = 0; h < 2; ++h) m_new[r][h] = fmaxf(m[r][h], scale_log2 * quad_max(m_new[r][h]));
+    for (int h = 0; h < 2; ++h) m_new[r][h] = fmaxf(m[r][h], multiply_rounded(quad_max(m_new[r][h]), scale_log2));
   }
   rescale(O, l, m, m_new);
+  round_large_scores(S, m, scale_log2);
 }
 
 /// 1 / l, what a row's sums are multiplied with at the end; 0 for a row that saw nothing (its O is 0).

@@ -4,7 +4,8 @@
 namespace flash::MACHINE {
 
 /// The largest of the lanes' values, in every lane.
-__device__ __forceinline__ float warp_max(float value) {
+__device__ __forceinline__ float warp_max(float value, Site site = Site::here()) {
+  const CalledFrom from(site);
 #pragma unroll
   for (int lane_mask = 16; lane_mask > 0; lane_mask /= 2) {
     value = fmaxf(value, __shfl_xor_sync(0xffffffffu, value, lane_mask));
@@ -13,7 +14,8 @@ __device__ __forceinline__ float warp_max(float value) {
 }
 
 /// The sum of the lanes' values, the same bits in every lane.
-__device__ __forceinline__ float warp_sum(float value) {
+__device__ __forceinline__ float warp_sum(float value, Site site = Site::here()) {
+  const CalledFrom from(site);
 #pragma unroll
   for (int lane_mask = 16; lane_mask > 0; lane_mask /= 2) {
     value += __shfl_xor_sync(0xffffffffu, value, lane_mask);

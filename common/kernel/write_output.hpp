@@ -12,7 +12,8 @@ template <int RowTiles, int ColTiles, typename Tile, typename Element>
 __device__ __forceinline__ void write_output(Accumulator (&O)[RowTiles][ColTiles], const float (&l)[RowTiles][2],
                                              const float (&m)[RowTiles][2], Tile& tile, int tile_row,
                                              const GlobalMatrix<Element>& o, const GlobalVector<float>& lse,
-                                             int first_row) {
+                                             int first_row, Site site = Site::here()) {
+  const CalledFrom from(site);
 #pragma unroll
   for (int r = 0; r < RowTiles; ++r) {
 #pragma unroll

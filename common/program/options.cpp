@@ -153,6 +153,11 @@ std::optional<Options> parse_options(const Program& program, int argc, const cha
       app, "--device", options.device,
       {{"auto", DeviceChoice::automatic}, {"gpu", DeviceChoice::gpu}, {"sim", DeviceChoice::sim}},
       "auto takes the GPU where there is one that can run this (auto)"));
+  std::vector<std::pair<std::string, const GpuProfile*>> profiles;
+  for (const GpuProfile& profile : gpu_profiles()) profiles.emplace_back(profile.name, &profile);
+  in_run(add_choice<const GpuProfile*>(
+      app, "--sim-gpu", options.sim_gpu, profiles,
+      fmt::format("simulation: the GPU whose limits and instructions it has ({})", gpu_profiles()[0].name)));
   in_run(add_number(app, "--schedule-seed", options.schedule_seed,
                     "simulation: interleaves warps and completes asynchronous work by this seed; 0 in order (0)"));
   in_run(add_number(app, "--repeat", options.repeat, "timed launches on a GPU (30, fewer if slow)"));

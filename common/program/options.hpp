@@ -9,6 +9,7 @@
 #include "common/base/chapter.hpp"
 #include "common/base/host_tensor.hpp"
 #include "common/base/problem.hpp"
+#include "common/device/gpu_profile.hpp"
 
 namespace CLI {
 class App;
@@ -31,6 +32,7 @@ struct Options {
   LaunchOptions launch;  // variant (empty: the default), tiles
   DeviceChoice device = DeviceChoice::automatic;
   std::uint64_t schedule_seed = 0;
+  const GpuProfile* sim_gpu = &gpu_profiles()[0];  // what the simulation stands for
 
   CheckMode check = CheckMode::sample;
   std::optional<int> repeat;  // none: 30, fewer when a launch is slow

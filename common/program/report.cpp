@@ -71,11 +71,15 @@ void add_counted(std::string& report, const ChapterRun& run) {
   if (differences.empty()) line(report, "", "counted = predicted, to the byte");
   for (const std::string& difference : differences) line(report, "", "counted and predicted DIFFER: " + difference);
   std::string shared;
+  const BankConflicts& conflicts = run.bank_conflicts;
+  const std::int64_t predicted[] = {conflicts.loads, conflicts.stores, conflicts.ldmatrix, conflicts.stmatrix,
+                                    conflicts.cp_async};
   for (int kind = 0; kind < sim::kSharedAccessKinds; ++kind) {
     const sim::SharedCounters& counters = counted.shared[std::size_t(kind)];
     if (counters.accesses == 0) continue;
-    shared += fmt::format("{}{} {} ({}, {} bank conflicts)", shared.empty() ? "" : "; ", counters.accesses,
-                          kSharedNames[kind], bytes_text(double(counters.bytes)), counters.bank_conflicts);
+    shared +=
+        fmt::format("{}{} {} ({}, {} bank conflicts, predicted {})", shared.empty() ? "" : "; ", counters.accesses,
+                    kSharedNames[kind], bytes_text(double(counters.bytes)), counters.bank_conflicts, predicted[kind]);
   }
   line(report, "shared memory", shared.empty() ? "not used" : shared);
   line(report, "operations",
@@ -291,6 +295,14 @@ json to_json(const Traffic& traffic) {
   return {{"read", traffic.read()}, {"written", traffic.written()}, {"tensors", tensors}};
 }
 
+json to_json(const BankConflicts& c) {
+  return {{"loads", c.loads},
+          {"stores", c.stores},
+          {"ldmatrix", c.ldmatrix},
+          {"stmatrix", c.stmatrix},
+          {"cp.async", c.cp_async}};
+}
+
 json to_json(const TrafficReading::SharedAccesses& a) {
   return {{"instructions", number(a.instructions)}, {"bank_conflicts", number(a.bank_conflicts)}};
 }
@@ -334,7 +346,10 @@ json to_json(const ChapterRun& run) {
               {"simulated", run.device_kind == DeviceKind::sim},
               {"passed", run.passed()},
               {"compulsory", to_json(run.compulsory)}};
-  if (run.requested) out["requested"] = to_json(*run.requested);
+  if (run.requested) {
+    out["requested"] = to_json(*run.requested);
+    out["bank_conflicts"] = to_json(run.bank_conflicts);
+  }
   if (run.check) {
     out["check"] = {{"passed", run.check->passed},
                     {"max_error_o", number(run.check->max_error_o)},

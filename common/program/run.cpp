@@ -8,6 +8,7 @@
 
 #include "common/base/error.hpp"
 #include "common/base/quote.hpp"
+#include "common/device/prediction.hpp"
 
 namespace flash {
 
@@ -18,22 +19,9 @@ std::optional<double> ChapterRun::flops_per_second() const {
 
 std::vector<std::string> prediction_differences(const ChapterRun& run) {
   if (!run.counted || !run.requested) return {};
-  Traffic all = *run.requested;  // and a line for each tensor that was touched and not predicted
-  for (int slot = 0; slot < sim::tensor_slots(); ++slot) {
-    const sim::TensorCounters& counters = run.counted->tensors[std::size_t(slot)];
-    if (counters.bytes_read() + counters.bytes_written() > 0) all.add(sim::tensor_name(slot), 0, 0);
-  }
-  std::vector<std::string> differences;
-  for (const TensorTraffic& tensor : all.tensors) {
-    const sim::TensorCounters* counters = run.counted->of_tensor(tensor.tensor);
-    const auto compare = [&](const char* what, std::int64_t got, std::int64_t expected) {
-      if (got == expected) return;
-      differences.push_back(fmt::format("{} {}: counted {} B, predicted {} B", tensor.tensor, what, got, expected));
-    };
-    compare("read", counters ? counters->bytes_read() : 0, tensor.read);
-    compare("written", counters ? counters->bytes_written() : 0, tensor.written);
-  }
-  return differences;
+  std::vector<std::string> list = differences(*run.counted, *run.requested);
+  for (std::string& conflicts : differences(*run.counted, run.bank_conflicts)) list.push_back(std::move(conflicts));
+  return list;
 }
 
 std::string ChapterRun::failure() const {
@@ -101,7 +89,7 @@ std::unique_ptr<Device> choose_device(const Options& options, const GpuRefusal& 
   }
   const TakenDevice taken = take_device(options.device, found, refusal);
   *why = taken.why;
-  return taken.kind == DeviceKind::gpu ? std::move(gpu) : make_simulated_gpu(options.schedule_seed);
+  return taken.kind == DeviceKind::gpu ? std::move(gpu) : make_simulated_gpu(options.schedule_seed, *options.sim_gpu);
 }
 
 std::vector<RowId> rows_to_check(const Problem& problem, CheckMode mode) {
@@ -126,6 +114,7 @@ ChapterRun run_chapter(const Chapter& chapter, const LaunchOptions& options, con
   result.device = device.describe();
   result.device_kind = device.kind();
   result.requested = chapter.info.requested(call, options);
+  result.bank_conflicts = predicted_bank_conflicts(chapter.info, input.problem, options);
   result.compulsory = chapter.info.compulsory(call, options);
 
   tensors.poison();

@@ -30,6 +30,7 @@ struct ChapterRun {
   std::string not_measured;                // why there are no byte counters
   std::optional<sim::Counters> counted;    // simulation
   std::optional<Traffic> requested;        // predicted; none where a library does the accesses
+  BankConflicts bank_conflicts;            // predicted
   Traffic compulsory;                      // predicted
   std::vector<KernelResources> kernels;    // GPU
 
@@ -39,7 +40,8 @@ struct ChapterRun {
   std::optional<double> flops_per_second() const;
 };
 
-/// Where the simulation's counts are not the predicted ones, a line each, tensor by tensor: sums could hide two errors.
+/// Where the simulation's counts are not the predicted ones, a line each: bytes by tensor, bank conflicts by kind of
+/// access. Sums could hide two errors.
 std::vector<std::string> prediction_differences(const ChapterRun& run);
 
 /// What a run does beside launching.

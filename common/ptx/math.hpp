@@ -16,6 +16,9 @@ __device__ __forceinline__ float exp_approx(float x) { return exp2_approx(x * 1.
 /// Natural logarithm (lg2.approx.f32 times ln 2).
 __device__ __forceinline__ float log_approx(float x) { return __logf(x); }
 
+/// a·b rounded on its own: the compiler fuses it with no addition.
+__device__ __forceinline__ float multiply_rounded(float a, float b) { return __fmul_rn(a, b); }
+
 __device__ __forceinline__ float infinity() { return __int_as_float(0x7f800000); }
 
 }  // namespace flash::gpu

@@ -5,6 +5,7 @@
 
 #include "common/gpu/types.hpp"
 #include "common/gpu/views.hpp"
+#include "common/ptx/instruction.hpp"
 
 namespace flash::gpu {
 
@@ -40,13 +41,13 @@ __device__ __forceinline__ void ldmatrix_x2_trans(std::uint32_t (&r)[2], SharedA
 template <typename Element>
 __device__ __forceinline__ void mma_m16n8k16(float (&d)[4], const std::uint32_t (&a)[4], const std::uint32_t (&b)[2]) {
   if constexpr (std::is_same_v<Element, half>) {
-    asm volatile(
+    FLASH_ASM_80(
         "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
         "{%0, %1, %2, %3};"
         : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
   } else {
-    asm volatile(
+    FLASH_ASM_80(
         "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
         "{%0, %1, %2, %3};"
         : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <limits>
 #include <stdexcept>
 
 namespace flash::sim {
@@ -76,24 +75,37 @@ int bank_conflicts(const std::uintptr_t* offsets, int lanes, int bytes) {
   return conflicts;
 }
 
-SiteTable::SiteTable() : sites_(1), cache_(256) {}
+SiteTable::SiteTable() : sites_(1), table_(1024) {}
 
-SiteId SiteTable::id(Site site) {
-  Cached& cached =
-      cache_[(reinterpret_cast<std::uintptr_t>(site.file) / 8 + std::uintptr_t(site.line)) % cache_.size()];
-  if (cached.id != 0 && cached.site == site) return cached.id;
-  const auto found = std::find(sites_.begin() + 1, sites_.end(), site);
-  const auto index = std::size_t(found - sites_.begin());
-  if (found == sites_.end()) {
-    if (index > std::numeric_limits<SiteId>::max()) throw std::length_error("too many source places in one kernel");
-    sites_.push_back(site);
+std::size_t SiteTable::slot(Site site, SiteId caller) const {
+  const std::uintptr_t key = reinterpret_cast<std::uintptr_t>(site.file) / 8 + std::uintptr_t(site.line) +
+                             std::uintptr_t(caller) * 0x9e3779b1u;
+  for (std::size_t at = key;; ++at) {
+    at &= table_.size() - 1;
+    const SiteId id = table_[at];
+    if (id == 0 || (sites_[id].caller == caller && sites_[id].site == site)) return at;
   }
-  cached = {site, SiteId(index)};
-  return cached.id;
+}
+
+SiteId SiteTable::id(Site site, SiteId caller) {
+  const std::size_t at = slot(site, caller);
+  if (table_[at] != 0) return table_[at];
+  if (sites_.size() > kCapacity) throw std::length_error("too many source places in one kernel");
+  const auto id = SiteId(sites_.size());
+  sites_.push_back({site, caller, caller == 0 ? id : sites_[caller].outermost, sites_[caller].depth + 1});
+  table_[at] = id;
+  if (sites_.size() > table_.size() / 2) {
+    table_.assign(table_.size() * 2, 0);
+    for (std::size_t i = 1; i < sites_.size(); ++i) table_[slot(sites_[i].site, sites_[i].caller)] = SiteId(i);
+  }
+  return id;
 }
 
 bool SiteTable::before(SiteId a, SiteId b) const {
-  const Site &x = sites_[a], &y = sites_[b];
+  while (sites_[a].depth > sites_[b].depth) a = sites_[a].caller;
+  while (sites_[b].depth > sites_[a].depth) b = sites_[b].caller;
+  while (sites_[a].caller != sites_[b].caller) a = sites_[a].caller, b = sites_[b].caller;
+  const Site &x = sites_[a].site, &y = sites_[b].site;
   if (x.file != y.file) {
     if (const int order = std::strcmp(x.file, y.file); order != 0) return order < 0;
   }

@@ -42,21 +42,30 @@ struct AccessLog {
   std::vector<Access> entries;
 };
 
-/// Numbers the source places that a block has seen.
+/// Numbers the source places that a block has seen, each with the chain of places from which it was called.
 class SiteTable {
  public:
   SiteTable();
-  SiteId id(Site site);
-  Site site(SiteId id) const { return sites_[id]; }
+  SiteId id(Site site, SiteId caller);
+  Site site(SiteId id) const { return sites_[id].site; }
+  /// The first of the chain: where the chapter called what led to the place, or the place itself.
+  Site outermost(SiteId id) const { return sites_[sites_[id].outermost].site; }
+  /// Whether the program comes to `a` before `b`, as far as lines tell.
   bool before(SiteId a, SiteId b) const;
+  /// So many can be told apart.
+  static constexpr std::size_t kCapacity = 65535;
+  std::size_t size() const { return sites_.size(); }
 
  private:
-  struct Cached {
+  struct Called {
     Site site;
-    SiteId id = 0;
+    SiteId caller = 0, outermost = 0;
+    int depth = 0;
   };
-  std::vector<Site> sites_;  // sites_[0] is "unknown"
-  std::vector<Cached> cache_;
+  std::size_t slot(Site site, SiteId caller) const;
+
+  std::vector<Called> sites_;  // sites_[0] is "unknown"
+  std::vector<SiteId> table_;  // of a power of two, by a hash of place and caller
 };
 
 /// Matches the logs of one warp's lanes (null for lanes without one), counts, and empties them. The lanes of `open` are

@@ -4,6 +4,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <bit>
 #include <cstdlib>
 #include <cstring>
@@ -57,6 +58,11 @@ std::string describe(Site site) {
   }
   const std::string text = source_line(site);
   return text.empty() ? fmt::format("{}:{}", path, site.line) : fmt::format("{}:{}: {}", path, site.line, text);
+}
+
+std::string describe(const SourcePlace& place, const char* separator) {
+  if (place.outermost == place.innermost) return describe(place.outermost);
+  return describe(place.outermost) + separator + describe(place.innermost);
 }
 
 /// "0-31" or "0, 5-7"
@@ -141,9 +147,13 @@ void Block::run(const KernelRun& kernel, std::int64_t block_linear, Counters& co
   random_state_ = kernel.schedule_seed * 0x2545f4914f6cdd1du + std::uint64_t(block_linear);
   const int warp_count = (thread_count_ + 31) / 32;
   make_fibers(thread_count_);
-  shadow_.begin_block(shared_bytes_, warp_count);
+  shadow_.begin_block(shared_bytes_, thread_count_);
+  history_.begin_block(kernel.global_shadow, block_linear);
   warps_.assign(std::size_t(warp_count), {});
   for (Barrier& barrier : barriers_) barrier = {};
+  member_name_ = nullptr;
+  // Numbers of places do not outlive a block, and there are not endlessly many.
+  if (sites_.size() > SiteTable::kCapacity / 2) sites_ = {};
   cancelled_ = false;
   failure_ = nullptr;
   live_threads_ = thread_count_;
@@ -151,6 +161,7 @@ void Block::run(const KernelRun& kernel, std::int64_t block_linear, Counters& co
   for (int i = 0; i < thread_count_; ++i) {
     Thread& thread = *threads_[std::size_t(i)];
     thread.exited = false;
+    thread.caller = 0;
     thread.wait = {};
     thread.log.entries.clear();
     thread.copy_groups_committed = 0;
@@ -175,6 +186,7 @@ void Block::run(const KernelRun& kernel, std::int64_t block_linear, Counters& co
     std::rethrow_exception(failure_);
   }
   counters.blocks += 1;
+  counters.shared_bytes = std::max<std::int64_t>(counters.shared_bytes, shared_bytes_);
   counters.threads += thread_count_;
 }
 
@@ -255,15 +267,16 @@ void Block::flush_logs(int w, std::uint32_t open) {
   if (any) count_accesses(logs, open, sites_, *counters_);
 }
 
-void Block::log(Thread& thread, AccessKind kind, int tensor, std::uintptr_t address, int bytes, Site site) {
-  last_file_.store(site.file, std::memory_order_relaxed);
-  last_line_.store(site.line, std::memory_order_relaxed);
+void Block::log(Thread& thread, AccessKind kind, int tensor, std::uintptr_t address, int bytes, SiteId site) {
+  const Site shown = sites_.outermost(site);
+  last_file_.store(shown.file, std::memory_order_relaxed);
+  last_line_.store(shown.line, std::memory_order_relaxed);
   if (thread.log.entries.size() == AccessLog::kCapacity) {
     thread.wait = {"the other lanes of its warp to catch up", site, 0};
     warps_[std::size_t(thread.warp)].log_full |= 1u << thread.lane;
     suspend(thread);
   }
-  thread.log.entries.push_back({address, sites_.id(site), kind, std::uint8_t(bytes), tensor});
+  thread.log.entries.push_back({address, site, kind, std::uint8_t(bytes), tensor});
 }
 
 // -- Barriers
@@ -303,6 +316,12 @@ void Block::check_barrier(const Barrier& barrier, int id, int count, bool wait, 
                       wait ? "waits" : "arrives"),
           site);
   }
+  if (lanes != 0 && barrier.sites[std::size_t(warp)] != here(site)) {
+    fault("diverged warp",
+          fmt::format("a warp comes to {} as a whole, but lanes {} of it came from {}", name, lane_list(lanes),
+                      describe(barrier.sites[std::size_t(warp)])),
+          site);
+  }
 }
 
 void Block::barrier(int id, int count, bool wait, Site site) {
@@ -316,12 +335,14 @@ void Block::barrier(int id, int count, bool wait, Site site) {
   barrier.expected = count;
   if (wait) barrier.waiting |= 1u << self.warp;
   std::uint32_t& lanes = barrier.lanes[std::size_t(self.warp)];
+  const SiteId at = here(site);
+  if (lanes == 0) barrier.sites[std::size_t(self.warp)] = at;
   lanes |= 1u << self.lane;
-  self.wait = {id == 0 ? "__syncthreads" : "named barrier", site, 0, id};
+  self.wait = {id == 0 ? "__syncthreads" : "named barrier", at, 0, id};
   if (lanes != warp.lanes) return suspend(self);
 
   flush_logs(self.warp);
-  shadow_.release(self.warp, barrier.clock);
+  shadow_.release(self.warp, lanes, barrier.clock);
   barrier.arrived |= 1u << self.warp;
   if (!wait) warp.ready |= lanes & ~(1u << self.lane);
   if (std::popcount(barrier.arrived) * 32 >= count) {
@@ -337,8 +358,8 @@ void Block::complete(Barrier& barrier) {
   progress_.fetch_add(1, std::memory_order_relaxed);
   for (std::size_t w = 0; w < warps_.size(); ++w) {
     if (!(barrier.waiting >> w & 1u)) continue;
-    shadow_.acquire(int(w), barrier.clock);
-    shadow_.order_lanes(int(w));
+    shadow_.acquire(int(w), warps_[w].lanes, barrier.clock);
+    shadow_.order_lanes(int(w), warps_[w].lanes);
     warps_[w].ready |= barrier.lanes[w];
   }
   warps_[std::size_t(running_thread->warp)].ready &= ~(1u << running_thread->lane);
@@ -347,7 +368,8 @@ void Block::complete(Barrier& barrier) {
 
 // -- Warp collectives
 
-Block::Meeting& Block::join_meeting(const char* operation, std::uint32_t mask, std::size_t operand_bytes, Site site) {
+Block::Meeting& Block::join_meeting(const char* operation, std::uint32_t mask, bool aligned, std::size_t operand_bytes,
+                                    Site site) {
   Thread& self = *running_thread;
   Warp& warp = warps_[std::size_t(self.warp)];
   if (!(mask >> self.lane & 1u)) {
@@ -359,12 +381,18 @@ Block::Meeting& Block::join_meeting(const char* operation, std::uint32_t mask, s
     if (std::strcmp(meeting.operation, operation) != 0 || meeting.operand_bytes != operand_bytes) {
       fault("diverged warp",
             fmt::format("{} meets lanes {} that wait at {} ({})", operation, lane_list(meeting.arrived),
-                        meeting.operation, sim::describe(meeting.site)),
+                        meeting.operation, describe(meeting.site)),
+            site);
+    }
+    if (aligned && meeting.site != here(site)) {
+      fault("diverged warp",
+            fmt::format("a warp comes to {} as a whole, but lanes {} of it came from {}", operation,
+                        lane_list(meeting.arrived), describe(meeting.site)),
             site);
     }
     return meeting;
   }
-  warp.meetings.push_back({operation, mask, 0, operand_bytes, {}, site});
+  warp.meetings.push_back({operation, mask, 0, operand_bytes, {}, here(site), aligned});
   return warp.meetings.back();
 }
 
@@ -380,20 +408,18 @@ void Block::finish_meeting(std::uint32_t mask) {
 
 // -- Memory
 
-void Block::order_lanes(std::uint32_t mask) {
-  const int warp = running_thread->warp;
-  if (mask == warps_[std::size_t(warp)].lanes) {
-    shadow_.order_lanes(warp);
-  } else {
-    shadow_.order_some_lanes(warp, mask);
-  }
-}
+void Block::order_lanes(std::uint32_t mask) { shadow_.order_lanes(running_thread->warp, mask); }
 
 std::string Block::describe(const TilePlace& place) const {
-  return fmt::format("row {}, {} of the shared tile of {} by {} at byte {}", place.row,
-                     place.count == 1 ? fmt::format("column {}", place.col)
-                                      : fmt::format("columns {} to {}", place.col, place.col + place.count - 1),
-                     place.rows, place.cols, static_cast<const std::byte*>(place.tile) - shared_.get());
+  const std::string name = member_name_ == nullptr ? "" : member_name_(shared_.get(), place);
+  const std::string which =
+      fmt::format("row {}, {}", place.row,
+                  place.count == 1 ? fmt::format("column {}", place.col)
+                                   : fmt::format("columns {} to {}", place.col, place.col + place.count - 1));
+  const auto byte = static_cast<const std::byte*>(place.tile) - shared_.get();
+  if (name.empty())
+    return fmt::format("{} of the shared tile of {} by {} at byte {}", which, place.rows, place.cols, byte);
+  return fmt::format("{} of {} ({} by {} at byte {})", which, name, place.rows, place.cols, byte);
 }
 
 int Block::shared_offset(const void* address, int bytes, const char* access, const TilePlace& place, Site site) {
@@ -411,12 +437,15 @@ void Block::check(const Conflict& conflict, const char* access, const TilePlace&
   if (conflict.kind == Conflict::none) return;
   const std::string what = fmt::format("{} of {}", access, describe(place));
   const std::string earlier =
-      fmt::format("{} at {}", thread_name(conflict.thread), sim::describe(sites_.site(conflict.site)));
+      fmt::format("{}\n  at {}", thread_name(conflict.thread), describe(conflict.site, "\n  in "));
   switch (conflict.kind) {
     case Conflict::none:
       return;
     case Conflict::unwritten:
-      fault("unwritten shared memory", fmt::format("{}: nobody wrote byte {}", what, conflict.offset), site);
+      fault("unwritten shared memory",
+            fmt::format("{}: nobody wrote byte {}{}", what, conflict.offset,
+                        warps_.size() > 1 ? ", or not yet: if another warp brings it, a barrier is missing" : ""),
+            site);
     case Conflict::race_with_write:
       fault("data race",
             fmt::format("{}: no barrier between it and the write of byte {} by {}", what, conflict.offset, earlier),
@@ -436,27 +465,50 @@ void Block::check(const Conflict& conflict, const char* access, const TilePlace&
 void Block::read_shared(const void* address, int bytes, SharedAccess kind, const TilePlace& place, Site site) {
   Thread& self = *running_thread;
   const int offset = shared_offset(address, bytes, "read", place, site);
-  check(shadow_.on_read(self.linear, offset, bytes, sites_.id(site)), "read", place, site);
-  log(self, access_kind(kind), 0, std::uintptr_t(offset), bytes, site);
+  const SiteId at = here(site);
+  log(self, access_kind(kind), 0, std::uintptr_t(offset), bytes, at);  // may let other lanes run, so it comes first
+  check(shadow_.on_read(self.linear, offset, bytes, at), "read", place, site);
 }
 
-void Block::write_shared(const void* address, int bytes, SharedAccess kind, const TilePlace& place, Site site) {
+void Block::write_shared(const void* address, int bytes, SharedAccess kind, const TilePlace& place, const void* values,
+                         Site site) {
   Thread& self = *running_thread;
   const int offset = shared_offset(address, bytes, "write", place, site);
-  check(shadow_.on_write(self.linear, offset, bytes, sites_.id(site)), "write", place, site);
-  log(self, access_kind(kind), 0, std::uintptr_t(offset), bytes, site);
+  const SiteId at = here(site);
+  log(self, access_kind(kind), 0, std::uintptr_t(offset), bytes, at);
+  check(shadow_.on_write(self.linear, offset, bytes, at, static_cast<const std::byte*>(address),
+                         static_cast<const std::byte*>(values)),
+        "write", place, site);
 }
 
-void Block::read_global(int tensor, const void* address, int bytes, Site site) {
-  log(*running_thread, AccessKind::global_read, tensor, reinterpret_cast<std::uintptr_t>(address), bytes, site);
+namespace {
+
+std::string block_name(std::int64_t linear, const Dim3& grid) {
+  return fmt::format("block ({}, {}, {})", linear % grid.x, linear / grid.x % grid.y, linear / grid.x / grid.y);
 }
 
-void Block::write_global(int tensor, const void* address, int bytes, Site site) {
-  log(*running_thread, AccessKind::global_write, tensor, reinterpret_cast<std::uintptr_t>(address), bytes, site);
+}  // namespace
+
+std::string element_name(const GlobalPlace& place) {
+  return fmt::format("{}[batch {}, head {}, row {}, columns {} to {}]", tensor_name(place.tensor), place.batch,
+                     place.head, place.row, place.col, place.col + place.count - 1);
 }
 
-void Block::atomic_global(int tensor, const void* address, int bytes, Site site) {
-  log(*running_thread, AccessKind::global_atomic, tensor, reinterpret_cast<std::uintptr_t>(address), bytes, site);
+void Block::record_global(GlobalAccess access, const GlobalPlace& place, const void* address, int bytes, Site site) {
+  const SiteId at = here(site);
+  const BlockConflict race = history_.access(access, address, bytes, {sites_.outermost(at), sites_.site(at)});
+  if (!race.found) return;
+  constexpr const char* kNames[] = {"read", "atomic", "write"};
+  constexpr const char* kEarlier[] = {"read", "atomically updated", "wrote"};
+  fault("data race between blocks",
+        fmt::format("{} of {}: {} {} it at {}, and nothing orders the two blocks", kNames[int(access)],
+                    element_name(place), block_name(race.block, grid_), kEarlier[int(race.access)],
+                    sim::describe(race.place, ", in ")),
+        site);
+}
+
+void Block::log_global(AccessKind kind, int tensor, const void* address, int bytes, Site site) {
+  log(*running_thread, kind, tensor, reinterpret_cast<std::uintptr_t>(address), bytes, here(site));
 }
 
 // -- Asynchronous copies
@@ -465,9 +517,9 @@ void Block::issue_copy(void* shared_address, const std::byte* source, int source
                        const TilePlace& place, Site site) {
   Thread& self = *running_thread;
   const int offset = shared_offset(shared_address, bytes, "asynchronous copy", place, site);
-  const SiteId id = sites_.id(site);
+  const SiteId id = here(site);
+  log(self, AccessKind::shared_cp_async, 0, std::uintptr_t(offset), bytes, id);
   check(shadow_.begin_copy(self.linear, offset, bytes, id), "asynchronous copy", place, site);
-  log(self, AccessKind::shared_cp_async, 0, std::uintptr_t(offset), bytes, site);
   self.copies.push_back({self.copy_groups_committed + 1, offset, source, source_bytes, bytes, id, false});
 }
 
@@ -517,7 +569,28 @@ std::string Block::where() const {
 void Block::fault(const std::string& kind, const std::string& what, Site site) {
   throw Fault(kind, fmt::format("fault: {}\n  kernel {}, block ({}, {}, {}) of ({}, {}, {}), {}\n  at {}\n  {}", kind,
                                 kernel_->config.name, block_index_.x, block_index_.y, block_index_.z, grid_.x, grid_.y,
-                                grid_.z, thread_name(running_thread->linear), sim::describe(site), what));
+                                grid_.z, thread_name(running_thread->linear), describe(here(site), "\n  in "), what));
+}
+
+std::string Block::describe(SiteId site, const char* separator) const {
+  return sim::describe(SourcePlace{sites_.outermost(site), sites_.site(site)}, separator);
+}
+
+std::string Block::wait_text(const Thread& thread) const {
+  if (thread.exited) return "have exited";
+  std::string text = fmt::format("wait at {}", thread.wait.what);
+  if (thread.wait.barrier >= 0) {
+    const Barrier& barrier = barriers_[std::size_t(thread.wait.barrier)];
+    if (thread.wait.barrier > 0) text += fmt::format(" {}", thread.wait.barrier);
+    text += fmt::format(" ({} of {} threads are there)", barrier.threads(), barrier.expected);
+  } else if (thread.wait.mask != 0) {
+    std::uint32_t arrived = 0;
+    for (const Meeting& meeting : warps_[std::size_t(thread.warp)].meetings) {
+      if (meeting.mask == thread.wait.mask) arrived = meeting.arrived;
+    }
+    text += fmt::format(" for lanes {}", lane_list(thread.wait.mask & ~arrived));
+  }
+  return text + fmt::format(", {}", describe(thread.wait.site));
 }
 
 std::string Block::waiting_report() const {
@@ -527,29 +600,30 @@ std::string Block::waiting_report() const {
     std::map<std::string, std::uint32_t> groups;
     for (int lane = 0; lane < 32 && int(w) * 32 + lane < thread_count_; ++lane) {
       const Thread& thread = *threads_[w * 32 + std::size_t(lane)];
-      std::string state = "have exited";
-      if (!thread.exited) {
-        state = fmt::format("wait at {}", thread.wait.what);
-        if (thread.wait.barrier >= 0) {
-          const Barrier& barrier = barriers_[std::size_t(thread.wait.barrier)];
-          if (thread.wait.barrier > 0) state += fmt::format(" {}", thread.wait.barrier);
-          state += fmt::format(" ({} of {} threads are there)", barrier.threads(), barrier.expected);
-        } else if (thread.wait.mask != 0) {
-          const std::uint32_t missing = thread.wait.mask;
-          std::uint32_t arrived = 0;
-          for (const Meeting& meeting : warps_[w].meetings) {
-            if (meeting.mask == thread.wait.mask) arrived = meeting.arrived;
-          }
-          state += fmt::format(" for lanes {}", lane_list(missing & ~arrived));
-        }
-        state += fmt::format(", {}", sim::describe(thread.wait.site));
-      }
-      groups[state] |= 1u << lane;
+      groups[wait_text(thread)] |= 1u << lane;
     }
     for (const auto& [state, lanes] : groups)
       report += fmt::format("\n  warp {}, lanes {} {}", w, lane_list(lanes), state);
   }
   return report;
+}
+
+std::string Block::diverged() const {
+  for (std::size_t w = 0; w < warps_.size(); ++w) {
+    const Warp& warp = warps_[w];
+    const auto say = [&](const std::string& instruction, std::uint32_t there) {
+      return fmt::format("a warp comes to {} as a whole: lanes {} of warp {} are there, lanes {} are not", instruction,
+                         lane_list(there), w, lane_list(warp.live & ~there));
+    };
+    for (const Meeting& meeting : warp.meetings) {
+      if (meeting.aligned && (warp.live & ~meeting.arrived) != 0) return say(meeting.operation, meeting.arrived);
+    }
+    for (std::size_t id = 0; id < barriers_.size(); ++id) {
+      const std::uint32_t lanes = barriers_[id].lanes[w];
+      if (lanes != 0 && (warp.live & ~lanes) != 0) return say(barrier_name(int(id)), lanes);
+    }
+  }
+  return "";
 }
 
 void Block::deadlock() {
@@ -570,6 +644,10 @@ void Block::deadlock() {
                            lane_list(meeting.mask & ~warp.live));
       }
     }
+  }
+  if (const std::string where = diverged(); !where.empty()) {
+    kind = "diverged warp";
+    what = where;
   }
   throw Fault(kind, fmt::format("fault: {}\n  kernel {}, block ({}, {}, {}) of ({}, {}, {})\n  {}{}", kind,
                                 kernel_->config.name, block_index_.x, block_index_.y, block_index_.z, grid_.x, grid_.y,

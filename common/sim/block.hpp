@@ -15,13 +15,16 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "common/base/error.hpp"
 #include "common/base/launch_config.hpp"
 #include "common/base/limits.hpp"
 #include "common/device/counters.hpp"
+#include "common/device/gpu_profile.hpp"
 #include "common/sim/access_log.hpp"
+#include "common/sim/global_shadow.hpp"
 #include "common/sim/shared_shadow.hpp"
 #include "common/sim/site.hpp"
 
@@ -36,7 +39,7 @@ class Block;
 /// What a thread waits for, in words for the deadlock report.
 struct Wait {
   const char* what = "";  // "__syncthreads", "__shfl_xor_sync"; empty: nothing
-  Site site;
+  SiteId site = 0;
   std::uint32_t mask = 0;  // lanes a warp collective waits for
   int barrier = -1;        // its number, where the thread waits at one
 };
@@ -45,6 +48,14 @@ struct Wait {
 struct TilePlace {
   const void* tile;
   int rows, cols, row, col, count;
+};
+
+/// A piece of a global tensor, for reports: `count` elements of one head's row from (row, col) on.
+struct GlobalPlace {
+  int tensor;  // tensor_slot
+  int batch, head;
+  std::int64_t row, col;
+  int count;
 };
 
 /// A copy into shared memory that has been issued and not been waited for.
@@ -68,6 +79,7 @@ struct Thread {
   int warp = 0;
   int lane = 0;
   bool exited = true;
+  SiteId caller = 0;  // from where the function that runs was called; see CalledFrom
   Wait wait;
   AccessLog log;
   // cp.async: groups are numbered from 1 in the order they were committed; copies issued and not yet committed belong
@@ -84,7 +96,12 @@ struct KernelRun {
   LaunchConfig config;
   std::function<void()> body;  // the kernel with its arguments, called once in each thread
   std::uint64_t schedule_seed = 0;
+  const GpuProfile& gpu;
+  GlobalShadow* global_shadow = nullptr;  // none where there is a single block
 };
+
+/// "O[batch 0, head 1, row 3, columns 8 to 15]"
+std::string element_name(const GlobalPlace& place);
 
 class Block {
  public:
@@ -99,6 +116,7 @@ class Block {
 
   const Dim3& block_index() const { return block_index_; }
   const Dim3& grid() const { return grid_; }
+  const GpuProfile& gpu() const { return kernel_->gpu; }
   int threads() const { return thread_count_; }
   std::byte* shared_memory() { return shared_.get(); }
   int shared_bytes() const { return shared_bytes_; }
@@ -111,16 +129,42 @@ class Block {
   /// Meets the lanes of `mask` in this warp: each deposits a pointer, the last one to come runs `compute` over all 32
   /// pointers (null for lanes outside the mask), and then all go on. `operation` must be the same for all.
   template <typename Operand, typename Compute>
-  void meet(const char* operation, std::uint32_t mask, Operand& mine, Site site, Compute compute);
+  void meet(const char* operation, std::uint32_t mask, Operand& mine, Site site, Compute compute) {
+    meet_lanes(operation, mask, false, mine, site, compute);
+  }
+  /// The same for instructions that PTX calls .aligned (mma, ldmatrix, ...): all 32 lanes must come, and from the same
+  /// place, called from the same places.
+  template <typename Operand, typename Compute>
+  void meet_aligned(const char* operation, Operand& mine, Site site, Compute compute) {
+    meet_lanes(operation, 0xffffffffu, true, mine, site, compute);
+  }
 
   /// __syncwarp: orders the memory accesses of the running thread's warp, of the lanes in `mask`.
   void order_lanes(std::uint32_t mask);
+  /// For barriers that threads pass alone: whoever acquires `clock` comes after what the `lanes` of the running
+  /// thread's warp did so far.
+  void release(std::uint32_t lanes, Clock& clock) { shadow_.release(running_thread->warp, lanes, clock); }
+  void acquire(std::uint32_t lanes, const Clock& clock) { shadow_.acquire(running_thread->warp, lanes, clock); }
+
+  /// The running thread calls a function from `site`; returns what leave() takes when that ends.
+  SiteId enter(Site site) { return std::exchange(running_thread->caller, here(site)); }
+  void leave(SiteId caller) { running_thread->caller = caller; }
 
   void read_shared(const void* address, int bytes, SharedAccess kind, const TilePlace& place, Site site);
-  void write_shared(const void* address, int bytes, SharedAccess kind, const TilePlace& place, Site site);
-  void read_global(int tensor, const void* address, int bytes, Site site);
-  void write_global(int tensor, const void* address, int bytes, Site site);
-  void atomic_global(int tensor, const void* address, int bytes, Site site);
+  /// `values` are the bytes that will stand there.
+  void write_shared(const void* address, int bytes, SharedAccess kind, const TilePlace& place, const void* values,
+                    Site site);
+  void read_global(const GlobalPlace& place, const void* address, int bytes, Site site) {
+    access_global(GlobalAccess::read, AccessKind::global_read, place, address, bytes, site);
+  }
+  void write_global(const GlobalPlace& place, const void* address, int bytes, Site site) {
+    access_global(GlobalAccess::write, AccessKind::global_write, place, address, bytes, site);
+  }
+  void atomic_global(const GlobalPlace& place, const void* address, int bytes, Site site) {
+    access_global(GlobalAccess::atomic, AccessKind::global_atomic, place, address, bytes, site);
+  }
+  /// What orders this block's accesses of global memory and those of others.
+  BlockHistory& history() { return history_; }
 
   void issue_copy(void* shared_address, const std::byte* source, int source_bytes, int bytes, const TilePlace& place,
                   Site site);
@@ -128,7 +172,11 @@ class Block {
   /// Returns when at most `pending` of this thread's committed groups are incomplete.
   void wait_copies(int pending);
 
-  /// "row 3, columns 8 to 15 of the shared tile of 64 by 64 at byte 1024"
+  /// Finds the name of a tile in the block's storage, "" if it has none; see SHARED_MEMBERS.
+  using MemberName = std::string (*)(const void* storage, const TilePlace& place);
+  void name_members(MemberName name) { member_name_ = name; }
+
+  /// "row 3, columns 8 to 15 of KV[0][1] (64 by 64 at byte 1024)"
   std::string describe(const TilePlace& place) const;
   /// Ends the run with a report that names kernel, block, thread and source line. `what` may have several lines.
   [[noreturn]] void fault(const std::string& kind, const std::string& what, Site site);
@@ -151,7 +199,8 @@ class Block {
     std::uint32_t arrived = 0;
     std::size_t operand_bytes = 0;
     void* operands[32] = {};
-    Site site;
+    SiteId site = 0;  // of the first lane
+    bool aligned = false;
   };
   struct Warp {
     std::uint32_t lanes = 0;        // that the block has
@@ -165,7 +214,8 @@ class Block {
     std::uint32_t arrived = 0;                     // warps
     std::uint32_t waiting = 0;                     // warps that wait, or will when their last lane is there
     std::array<std::uint32_t, kMaxWarps> lanes{};  // of each warp, those that are there
-    SharedShadow::Clock clock;
+    std::array<SiteId, kMaxWarps> sites{};         // of each warp, where its first lane came from
+    Clock clock;
     int threads() const;
   };
   struct Cancelled {};
@@ -177,17 +227,34 @@ class Block {
   void resume(Thread& thread);
   void suspend(Thread& thread);  // back to the scheduler; returns when resumed
   void flush_logs(int warp, std::uint32_t open = 0);
-  void log(Thread& thread, AccessKind kind, int tensor, std::uintptr_t address, int bytes, Site site);
+  SiteId here(Site site) { return sites_.id(site, running_thread->caller); }
+  void log(Thread& thread, AccessKind kind, int tensor, std::uintptr_t address, int bytes, SiteId site);
   void check_barrier(const Barrier& barrier, int id, int count, bool wait, Site site);
   void complete(Barrier& barrier);
   void move_data(AsyncCopy& copy);
   void let_copies_arrive();
   int shared_offset(const void* address, int bytes, const char* access, const TilePlace& place, Site site);
-  Meeting& join_meeting(const char* operation, std::uint32_t mask, std::size_t operand_bytes, Site site);
+  template <typename Operand, typename Compute>
+  void meet_lanes(const char* operation, std::uint32_t mask, bool aligned, Operand& mine, Site site, Compute compute);
+  Meeting& join_meeting(const char* operation, std::uint32_t mask, bool aligned, std::size_t operand_bytes, Site site);
   void finish_meeting(std::uint32_t mask);
+  // Inline, so that a place is put together only where it is needed.
+  void access_global(GlobalAccess access, AccessKind kind, const GlobalPlace& place, const void* address, int bytes,
+                     Site site) {
+    log_global(kind, place.tensor, address, bytes, site);  // may let other lanes run, so it comes first
+    if (!history_.knows(access, address, bytes)) record_global(access, place, address, bytes, site);
+  }
+  void record_global(GlobalAccess access, const GlobalPlace& place, const void* address, int bytes, Site site);
+  void log_global(AccessKind kind, int tensor, const void* address, int bytes, Site site);
   void check(const Conflict& conflict, const char* access, const TilePlace& place, Site site);
   [[noreturn]] void deadlock();
+  /// Where an instruction needs whole warps: a warp of which some lanes wait at one and others elsewhere, in words; or
+  /// "".
+  std::string diverged() const;
+  std::string wait_text(const Thread& thread) const;
   std::string waiting_report() const;
+  /// "chapters/...:12: text of the line", and the line of common/ that it led to.
+  std::string describe(SiteId site, const char* separator = ", in ") const;
   std::string thread_name(int linear) const;
   std::uint64_t random();
 
@@ -201,7 +268,9 @@ class Block {
   std::vector<Warp> warps_;
   std::vector<Barrier> barriers_;
   SharedShadow shadow_;
+  BlockHistory history_;
   SiteTable sites_;
+  MemberName member_name_ = nullptr;
   int live_threads_ = 0;
   int current_warp_ = 0;
   bool cancelled_ = false;
@@ -215,13 +284,14 @@ class Block {
 };
 
 template <typename Operand, typename Compute>
-void Block::meet(const char* operation, std::uint32_t mask, Operand& mine, Site site, Compute compute) {
+void Block::meet_lanes(const char* operation, std::uint32_t mask, bool aligned, Operand& mine, Site site,
+                       Compute compute) {
   Thread& self = *running_thread;
-  Meeting& meeting = join_meeting(operation, mask, sizeof(Operand), site);
+  Meeting& meeting = join_meeting(operation, mask, aligned, sizeof(Operand), site);
   meeting.operands[self.lane] = &mine;
   meeting.arrived |= 1u << self.lane;
   if (meeting.arrived != mask) {
-    self.wait = {operation, site, mask};
+    self.wait = {operation, here(site), mask};
     suspend(self);
     return;
   }
@@ -233,5 +303,17 @@ void Block::meet(const char* operation, std::uint32_t mask, Operand& mine, Site 
 
 /// The block of the running thread.
 inline Block& this_block() { return *running_thread->block; }
+
+/// Stands first in the functions of common/kernel that access memory or let threads meet: reports then name the place
+/// from which a chapter called them, and lanes that call them from different places are told apart.
+class CalledFrom {
+ public:
+  explicit CalledFrom(Site site) : caller_(this_block().enter(site)) {}
+  ~CalledFrom() { this_block().leave(caller_); }
+  CalledFrom(const CalledFrom&) = delete;
+
+ private:
+  SiteId caller_;
+};
 
 }  // namespace flash::sim

@@ -16,6 +16,7 @@
 
 #include "common/base/host_memory.hpp"
 #include "common/sim/block.hpp"
+#include "common/sim/global_shadow.hpp"
 
 namespace flash::sim {
 
@@ -84,13 +85,17 @@ constexpr int kBlockLimit = 10;
 
 }  // namespace
 
-Machine::Machine(std::uint64_t schedule_seed, int host_threads)
+Machine::Machine(std::uint64_t schedule_seed, int host_threads, const GpuProfile& gpu)
     : schedule_seed_(schedule_seed),
-      host_threads_(host_threads > 0 ? host_threads : int(std::max(1u, std::thread::hardware_concurrency()))) {}
+      host_threads_(host_threads > 0 ? host_threads : int(std::max(1u, std::thread::hardware_concurrency()))),
+      gpu_(gpu) {}
 
 std::string Machine::describe() const {
-  return fmt::format("simulated GPU ({} host thread{}, schedule seed {})", host_threads_, host_threads_ == 1 ? "" : "s",
-                     schedule_seed_);
+  return fmt::format(
+      "simulated GPU ({}: compute capability {}, {} KB of shared memory a block; {} host thread{}, schedule seed "
+      "{})",
+      gpu_.title, capability_text(gpu_.limits.capability), gpu_.limits.shared_bytes / 1024, host_threads_,
+      host_threads_ == 1 ? "" : "s", schedule_seed_);
 }
 
 std::size_t Machine::free_bytes() const { return host_available_bytes(); }
@@ -130,13 +135,14 @@ void Machine::run(const LaunchConfig& config, std::function<void()> body) {
     throw DeviceError(
         fmt::format("kernel {}: {} threads in a block; 1 to 1024 are possible", config.name, config.threads));
   }
-  if (config.shared_bytes > kMaxSharedBytes) {
-    throw DeviceError(fmt::format("kernel {}: {} bytes of shared memory for a block; {} are possible", config.name,
-                                  config.shared_bytes, kMaxSharedBytes));
+  if (config.shared_bytes > gpu_.limits.shared_bytes) {
+    throw DeviceError(fmt::format("kernel {}: {} bytes of shared memory for a block; {} are possible on the {}",
+                                  config.name, config.shared_bytes, gpu_.limits.shared_bytes, gpu_.title));
   }
 
-  const KernelRun kernel{config, std::move(body), schedule_seed_};
   const auto blocks = std::uint64_t(grid.x * grid.y * grid.z);
+  GlobalShadow global_shadow{std::int64_t(blocks)};
+  const KernelRun kernel{config, std::move(body), schedule_seed_, gpu_, blocks > 1 ? &global_shadow : nullptr};
   const BlockOrder order(blocks, schedule_seed_);
   const int workers =
       int(std::min<std::uint64_t>(blocks, std::uint64_t(std::min(host_threads_, kMaxFibers / config.threads))));
@@ -220,8 +226,8 @@ void Machine::run(const LaunchConfig& config, std::function<void()> body) {
 
 namespace flash {
 
-std::unique_ptr<Device> make_simulated_gpu(std::uint64_t schedule_seed) {
-  return std::make_unique<sim::Machine>(schedule_seed);
+std::unique_ptr<Device> make_simulated_gpu(std::uint64_t schedule_seed, const GpuProfile& gpu) {
+  return std::make_unique<sim::Machine>(schedule_seed, 0, gpu);
 }
 
 }  // namespace flash

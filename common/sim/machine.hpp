@@ -13,6 +13,7 @@
 #include "common/base/launch_config.hpp"
 #include "common/device/counters.hpp"
 #include "common/device/device.hpp"
+#include "common/device/gpu_profile.hpp"
 
 namespace flash::sim {
 
@@ -20,11 +21,12 @@ class Machine final : public Device {
  public:
   /// `schedule_seed` 0 runs warps and blocks in order and completes asynchronous work at the latest legal moment;
   /// any other seed draws both from it. `host_threads` 0 takes one for each core.
-  explicit Machine(std::uint64_t schedule_seed = 0, int host_threads = 0);
+  /// `gpu` is what it stands for: limits of a launch, instructions that there are.
+  explicit Machine(std::uint64_t schedule_seed = 0, int host_threads = 0, const GpuProfile& gpu = gpu_profiles()[0]);
 
   DeviceKind kind() const override { return DeviceKind::sim; }
   std::string describe() const override;
-  DeviceLimits limits() const override { return {}; }
+  DeviceLimits limits() const override { return gpu_.limits; }
   std::size_t free_bytes() const override;
   void* allocate(std::size_t bytes) override;
   void release(void* data) noexcept override;
@@ -61,6 +63,7 @@ class Machine final : public Device {
 
   std::uint64_t schedule_seed_;
   int host_threads_;
+  GpuProfile gpu_;
   std::chrono::milliseconds watchdog_{60'000};
   std::mutex counters_mutex_;  // several host threads may launch at the same time
   Counters counters_;

@@ -36,6 +36,10 @@ inline float fminf(float a, float b) {
 }
 inline float fmaf(float a, float b, float c) { return std::fma(a, b, c); }
 
+/// a·b rounded on its own, as everything here is.
+inline float multiply_rounded(float a, float b) { return a * b; }
+inline float fabsf(float x) { return std::fabs(x); }
+
 inline float infinity() { return INFINITY; }
 
 }  // namespace flash::sim

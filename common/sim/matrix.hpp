@@ -5,8 +5,10 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <type_traits>
 
 #include "common/base/dtype.hpp"
+#include "common/sim/capability.hpp"
 #include "common/sim/tensor_core.hpp"
 #include "common/sim/views.hpp"
 
@@ -23,10 +25,11 @@ struct LdmatrixOperand {
 /// Lane 8i + r gives the address of row r of matrix i; the lanes from 8·Count on give nothing.
 template <int Count, bool Transposed>
 void ldmatrix(const char* operation, std::uint32_t (&result)[Count], SharedAddress row, Site site) {
+  require_capability(75, "ldmatrix", site);
   Block& block = this_block();
   LdmatrixOperand<Count> mine{row.data, result};
   if (running_thread->lane < 8 * Count) block.read_shared(row.data, 16, SharedAccess::ldmatrix, row.place, site);
-  block.meet(operation, 0xffffffffu, mine, site, [](LdmatrixOperand<Count>** lanes) {
+  block.meet_aligned(operation, mine, site, [](LdmatrixOperand<Count>** lanes) {
     for (int matrix = 0; matrix < Count; ++matrix) {
       for (int lane = 0; lane < 32; ++lane) {
         std::uint16_t pair[2];
@@ -118,9 +121,12 @@ inline void ldmatrix_x2_trans(std::uint32_t (&result)[2], SharedAddress row, Sit
 /// l/4 + 8; of d columns 2(l mod 4) and the next.
 template <typename Element>
 void mma_m16n8k16(float (&d)[4], const std::uint32_t (&a)[4], const std::uint32_t (&b)[2], Site site = Site::here()) {
+  require_capability(
+      80, std::is_same_v<Element, bfloat16> ? "mma.sync with bf16 operands" : "mma.sync m16n8k16 with fp16 operands",
+      site);
   detail::MmaOperand<Element> mine{d, a, b};
-  this_block().meet("mma.sync", 0xffffffffu, mine, site,
-                    [](detail::MmaOperand<Element>** lanes) { detail::mma_compute<Element>(lanes); });
+  this_block().meet_aligned("mma.sync", mine, site,
+                            [](detail::MmaOperand<Element>** lanes) { detail::mma_compute<Element>(lanes); });
 }
 
 /// Two floats rounded to a pair of elements in one register, the first in the lower half.

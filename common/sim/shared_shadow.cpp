@@ -2,168 +2,369 @@
 
 #include <algorithm>
 #include <bit>
+#include <cstring>
 
 namespace flash::sim {
 
-void SharedShadow::begin_block(int bytes, int warps) {
-  const std::size_t count = std::size_t(bytes + kPiece - 1) / kPiece;
+// -- Clocks
+
+Stamp Clock::of(int thread) const {
+  Stamp known = of_warp_[thread / 32];
+  for (const Lanes& lanes : single_) {
+    if (lanes.warp == thread / 32) known = std::max(known, lanes.of_lane[thread % 32]);
+  }
+  return known;
+}
+
+Clock::Lanes& Clock::lanes_of(int warp) {
+  for (Lanes& lanes : single_) {
+    if (lanes.warp == warp) return lanes;
+  }
+  return single_.emplace_back(Lanes{warp, {}});
+}
+
+void Clock::tidy(int warp) {
+  std::erase_if(single_, [&](const Lanes& lanes) {
+    if (lanes.warp != warp) return false;
+    const auto [least, most] = std::minmax_element(std::begin(lanes.of_lane), std::end(lanes.of_lane));
+    of_warp_[warp] = std::max(of_warp_[warp], *least);
+    return *most <= of_warp_[warp];
+  });
+}
+
+void Clock::join(const Clock& other) {
+  for (int warp = 0; warp < kMaxWarps; ++warp) of_warp_[warp] = std::max(of_warp_[warp], other.of_warp_[warp]);
+  for (const Lanes& theirs : other.single_) {
+    Lanes& mine = lanes_of(theirs.warp);
+    for (int lane = 0; lane < 32; ++lane) mine.of_lane[lane] = std::max(mine.of_lane[lane], theirs.of_lane[lane]);
+  }
+  if (single_.empty()) return;
+  for (int warp = 0; warp < kMaxWarps; ++warp) tidy(warp);
+}
+
+void Clock::raise_warp(int warp, Stamp to) {
+  of_warp_[warp] = std::max(of_warp_[warp], to);
+  if (!single_.empty()) tidy(warp);
+}
+
+void Clock::raise_thread(int thread, Stamp to) {
+  Stamp& known = lanes_of(thread / 32).of_lane[thread % 32];
+  known = std::max(known, to);
+  tidy(thread / 32);
+}
+
+// -- Order
+
+void SharedShadow::begin_block(int bytes, int threads) {
+  const std::size_t count = std::size_t(bytes + kGranule - 1) / kGranule;
   // Times before block_start_ count as "never", so nothing needs clearing from one block to the next.
   if (now_ > (Stamp(1) << 31)) {
     now_ = 1;
-    pieces_.assign(pieces_.size(), {});
-    readers_.assign(readers_.size(), {});
-    some_lanes_ordered_.assign(some_lanes_ordered_.size(), 0);
+    granules_.clear();
+    splits_.clear();
   }
-  if (pieces_.size() < count) pieces_.resize(count);
-  if (readers_.size() < count * std::size_t(warps)) readers_.resize(count * std::size_t(warps));
-  warps_ = warps;
+  if (granules_.size() < count) granules_.resize(count);
+  free_lists_.resize(access_lists_.size());
+  for (std::size_t i = 0; i < free_lists_.size(); ++i) free_lists_[i] = std::uint32_t(i);
+  threads_ = threads;
   block_start_ = ++now_;
-  std::fill(std::begin(clocks_), std::end(clocks_), Clock{});
-  std::fill(std::begin(lanes_ordered_), std::end(lanes_ordered_), Stamp(0));
-  std::fill(std::begin(some_ordered_), std::end(some_ordered_), false);
+  for (int warp = 0; warp * 32 < threads; ++warp) {
+    clocks_[warp] = {};
+    own_clock_[warp] = 0;
+    single_lanes_[warp] = false;
+  }
 }
 
-std::uint32_t SharedShadow::unordered_lanes(int thread, std::uint32_t lanes, Stamp when) const {
-  lanes &= ~(1u << thread % 32);  // its own accesses are in program order
-  if (lanes == 0 || lanes_ordered_[thread / 32] > when) return 0;
-  if (some_ordered_[thread / 32]) {
-    const Stamp* known = &some_lanes_ordered_[std::size_t(thread) * 32];
-    for (int lane = 0; lane < 32; ++lane) {
-      if (known[lane] > when) lanes &= ~(1u << lane);
-    }
+bool SharedShadow::known_for_longer(int thread, int earlier_thread, Stamp when) const {
+  const int warp = thread / 32;
+  if (clocks_[warp].of(earlier_thread) > when) return true;
+  return (own_clock_[warp] >> thread % 32 & 1u) && lane_clocks_[std::size_t(thread)].of(earlier_thread) > when;
+}
+
+std::uint32_t SharedShadow::unordered_lanes(int thread, const Accesses& accesses) const {
+  if (clocks_[thread / 32].of_warp(accesses.warp) > accesses.when) return 0;
+  std::uint32_t lanes = accesses.lanes;
+  if (accesses.warp == thread / 32) lanes &= ~(1u << thread % 32);  // its own accesses are in program order
+  if (!single_lanes_[thread / 32]) return lanes;
+  for (std::uint32_t left = lanes; left != 0; left &= left - 1) {
+    const int lane = std::countr_zero(left);
+    if (known_for_longer(thread, accesses.warp * 32 + lane, accesses.when)) lanes &= ~(1u << lane);
   }
   return lanes;
 }
 
-bool SharedShadow::ordered(int thread, int earlier_thread, Stamp when) const {
-  const int warp = thread / 32, earlier_warp = earlier_thread / 32;
-  if (warp == earlier_warp) return unordered_lanes(thread, 1u << earlier_thread % 32, when) == 0;
-  return clocks_[warp].of_warp[earlier_warp] > when;
+void SharedShadow::release(int warp, std::uint32_t lanes, Clock& into) {
+  into.join(clocks_[warp]);
+  for (std::uint32_t left = lanes & own_clock_[warp]; left != 0; left &= left - 1) {
+    into.join(lane_clocks_[std::size_t(warp * 32 + std::countr_zero(left))]);
+  }
+  ++now_;
+  if (const std::uint32_t all = lanes_of_warp(warp); (lanes & all) == all) {
+    into.raise_warp(warp, now_);
+  } else {
+    for (; lanes != 0; lanes &= lanes - 1) into.raise_thread(warp * 32 + std::countr_zero(lanes), now_);
+  }
 }
 
-void SharedShadow::add_reader(Piece& piece, std::size_t index, int thread) {
-  Readers* of_warp = &readers_[index * std::size_t(warps_)];
-  if (!piece.several_readers) {
-    std::fill(of_warp, of_warp + warps_, Readers{});
-    of_warp[piece.reader / 32] = {piece.read, 1u << piece.reader % 32};
-    piece.several_readers = 1;
+void SharedShadow::acquire(int warp, std::uint32_t lanes, const Clock& from) {
+  if (const std::uint32_t all = lanes_of_warp(warp); (lanes & all) == all) {
+    clocks_[warp].join(from);
+    single_lanes_[warp] |= clocks_[warp].knows_single_lanes();
+    return;
   }
-  Readers& mine = of_warp[thread / 32];
-  mine.lanes = unordered_lanes(thread, mine.lanes, mine.when) | 1u << thread % 32;
-  mine.when = now_;
+  if (lane_clocks_.size() < std::size_t(threads_)) lane_clocks_.resize(std::size_t(threads_));
+  for (; lanes != 0; lanes &= lanes - 1) {
+    const int lane = std::countr_zero(lanes);
+    Clock& clock = lane_clocks_[std::size_t(warp * 32 + lane)];
+    if (!(own_clock_[warp] >> lane & 1u)) clock = {};
+    own_clock_[warp] |= 1u << lane;
+    clock.join(from);
+  }
+  single_lanes_[warp] = true;
+}
+
+void SharedShadow::order_lanes(int warp, std::uint32_t lanes) {
+  if (const std::uint32_t all = lanes_of_warp(warp); (lanes & all) != all) {
+    Clock clock;
+    release(warp, lanes, clock);
+    acquire(warp, lanes, clock);
+    return;
+  }
+  // From now on all know the same.
+  for (std::uint32_t left = own_clock_[warp]; left != 0; left &= left - 1) {
+    clocks_[warp].join(lane_clocks_[std::size_t(warp * 32 + std::countr_zero(left))]);
+  }
+  own_clock_[warp] = 0;
+  clocks_[warp].raise_warp(warp, ++now_);
+  single_lanes_[warp] = clocks_[warp].knows_single_lanes();
+}
+
+// -- Records
+
+template <typename Visit>
+Conflict SharedShadow::each_record(int offset, int bytes, Visit visit) {
+  for (const int end = offset + bytes; offset < end;) {
+    Granule& granule = granules_[std::size_t(offset / kGranule)];
+    const int first = offset % kGranule, last = std::min(kGranule, first + end - offset);
+    const int width = std::countr_zero(unsigned(first | last));  // log2 of the pieces that the access consists of
+    if (granule.level > width) split(granule, width);
+    if (granule.level == kWhole) {
+      if (const Conflict conflict = visit(granule.whole, offset, kGranule); conflict.kind != Conflict::none) {
+        return conflict;
+      }
+    } else {
+      const int step = 1 << granule.level;
+      for (int i = first; i < last; i += step) {
+        Record& record = splits_[granule.split - 1].records[i];
+        if (const Conflict conflict = visit(record, offset + i - first, step); conflict.kind != Conflict::none) {
+          return conflict;
+        }
+      }
+    }
+    offset += last - first;
+  }
+  return {};
+}
+
+void SharedShadow::split(Granule& granule, int level) {
+  if (granule.split == 0) {
+    splits_.emplace_back();
+    granule.split = std::uint32_t(splits_.size());
+  }
+  Record* const records = splits_[granule.split - 1].records;
+  if (granule.level == kWhole) records[0] = granule.whole;
+  const int step = 1 << level;
+  for (int from = 0; from < kGranule; from += 1 << granule.level) {
+    for (int i = from + step; i < from + (1 << granule.level); i += step) {
+      Record& copy = records[i] = records[from];
+      if (copy.written < block_start_ || copy.accesses == 0) continue;
+      const std::uint32_t source = copy.accesses - 1;
+      copy.accesses = 0;
+      std::vector<Accesses>& list = list_of(copy);
+      list = access_lists_[source];
+    }
+  }
+  granule.level = level;
+}
+
+std::vector<SharedShadow::Accesses>& SharedShadow::list_of(Record& record) {
+  if (record.accesses == 0) {
+    if (free_lists_.empty()) {
+      free_lists_.push_back(std::uint32_t(access_lists_.size()));
+      access_lists_.emplace_back();
+    }
+    record.accesses = free_lists_.back() + 1;
+    free_lists_.pop_back();
+    access_lists_[record.accesses - 1].clear();
+  }
+  return access_lists_[record.accesses - 1];
+}
+
+void SharedShadow::forget_accesses(Record& record) {
+  if (record.accesses != 0 && record.written >= block_start_) free_lists_.push_back(record.accesses - 1);
+  record.accesses = 0;
+}
+
+void SharedShadow::add_reader(Record& record, int thread, SiteId site) {
+  const bool had_one = record.accesses == 0 && record.read != 0;
+  std::vector<Accesses>& list = list_of(record);
+  if (had_one) {
+    list.push_back({record.read, 1u << record.reader % 32, std::uint16_t(record.reader / 32), record.read_site, false});
+  }
+  const std::uint32_t bit = 1u << thread % 32;
+  const auto warp = std::uint16_t(thread / 32);
+  bool joined = false, emptied = false;
+  for (Accesses& other : list) {
+    if (other.warp != warp || other.wrote) continue;
+    if (other.when == now_ && other.site == site) {
+      other.lanes |= bit;
+      joined = true;
+    } else {  // what comes after this read comes after the thread's earlier ones
+      other.lanes &= ~bit;
+      emptied |= other.lanes == 0;
+    }
+  }
+  if (joined && !emptied) return;
+  std::erase_if(list, [&](Accesses& other) {
+    // So it does after those that come before this read. Writes stay: the next reader must come after them too.
+    if (!joined && !other.wrote) other.lanes = unordered_lanes(thread, other);
+    return other.lanes == 0;
+  });
+  if (!joined) list.push_back({now_, bit, warp, site, false});
 }
 
 Conflict SharedShadow::on_read(int thread, int offset, int bytes, SiteId site) {
-  const int end = offset + bytes;
-  for (int at = offset / kPiece * kPiece; at < end; at += kPiece) {
-    const std::size_t index = std::size_t(at / kPiece);
-    Piece& piece = pieces_[index];
-    if (piece.written < block_start_) return {Conflict::unwritten, thread, 0, at};
-    if (piece.copier != 0) return {Conflict::copy_in_flight, piece.copier - 1, piece.write_site, at};
-    if (!ordered(thread, piece.writer, piece.written)) {
-      return {Conflict::race_with_write, piece.writer, piece.write_site, at};
+  return each_record(offset, bytes, [&](Record& record, int at, int) -> Conflict {
+    if (record.written < block_start_) return {Conflict::unwritten, thread, 0, at};
+    if (record.copier != 0) return {Conflict::copy_in_flight, record.copier - 1, record.write_site, at};
+    if (!ordered(thread, record.writer, record.written)) {
+      return {Conflict::race_with_write, record.writer, record.write_site, at};
+    }
+    if (record.accesses != 0) {  // who wrote the same as the last writer, wrote too
+      for (const Accesses& accesses : access_lists_[record.accesses - 1]) {
+        const std::uint32_t lanes = accesses.wrote ? unordered_lanes(thread, accesses) : 0;
+        if (lanes != 0) {
+          return {Conflict::race_with_write, accesses.warp * 32 + std::countr_zero(lanes), accesses.site, at};
+        }
+      }
     }
     // One reader stands for all where each read comes after the one before it.
-    const bool first = piece.read == 0;
-    if (!first && (piece.several_readers || !ordered(thread, piece.reader, piece.read))) {
-      add_reader(piece, index, thread);
+    if (record.accesses != 0 || (record.read != 0 && !ordered(thread, record.reader, record.read))) {
+      add_reader(record, thread, site);
+    } else {
+      record.read = now_;
+      record.reader = std::uint16_t(thread);
+      record.read_site = site;
     }
-    piece.read = now_;
-    piece.reader = std::uint16_t(thread);
-    piece.read_site = site;
+    return {};
+  });
+}
+
+Conflict SharedShadow::check_write(const Record& record, int at, int bytes, const Writing& writing,
+                                   bool& repeats) const {
+  const int thread = writing.thread;
+  repeats = false;
+  if (record.written < block_start_) return {};
+  if (record.copier != 0) return {Conflict::copy_in_flight, record.copier - 1, record.write_site, at};
+  const auto repeated = [&](int warp, SiteId site) {
+    const int begin = at - writing.offset;
+    return writing.values != nullptr && warp == thread / 32 && site == writing.site &&
+           std::memcmp(writing.memory + begin, writing.values + begin, std::size_t(bytes)) == 0;
+  };
+  if (!ordered(thread, record.writer, record.written)) {
+    repeats = repeated(record.writer / 32, record.write_site);
+    if (!repeats) return {Conflict::race_with_write, record.writer, record.write_site, at};
+  }
+  if (record.accesses == 0) {
+    if (record.read == 0 || ordered(thread, record.reader, record.read)) return {};
+    return {Conflict::race_with_read, record.reader, record.read_site, at};
+  }
+  for (const Accesses& accesses : access_lists_[record.accesses - 1]) {
+    const std::uint32_t lanes = unordered_lanes(thread, accesses);
+    if (lanes == 0) continue;
+    if (accesses.wrote && repeated(accesses.warp, accesses.site)) {
+      repeats = true;
+      continue;
+    }
+    return {accesses.wrote ? Conflict::race_with_write : Conflict::race_with_read,
+            accesses.warp * 32 + std::countr_zero(lanes), accesses.site, at};
   }
   return {};
 }
 
-Conflict SharedShadow::check_write(const Piece& piece, std::size_t index, int thread, int offset) const {
-  if (piece.written < block_start_) return {};
-  if (piece.copier != 0) return {Conflict::copy_in_flight, piece.copier - 1, piece.write_site, offset};
-  if (!ordered(thread, piece.writer, piece.written)) {
-    return {Conflict::race_with_write, piece.writer, piece.write_site, offset};
-  }
-  if (piece.read == 0) return {};
-  if (!piece.several_readers) {
-    if (ordered(thread, piece.reader, piece.read)) return {};
-    return {Conflict::race_with_read, piece.reader, piece.read_site, offset};
-  }
-  const int warp = thread / 32;
-  for (int other = 0; other < warps_; ++other) {
-    const Readers& readers = readers_[index * std::size_t(warps_) + std::size_t(other)];
-    if (readers.lanes == 0) continue;
-    std::uint32_t unordered = readers.lanes;
-    if (other == warp) {
-      unordered = unordered_lanes(thread, readers.lanes, readers.when);
-    } else if (clocks_[warp].of_warp[other] > readers.when) {
-      unordered = 0;
+void SharedShadow::write(Record& record, int thread, SiteId site, bool repeats) {
+  if (repeats) {  // the next write must come after the one that this one repeats, too
+    std::vector<Accesses>& list = list_of(record);
+    std::erase_if(list, [&](Accesses& accesses) {
+      accesses.lanes &= ~(1u << thread % 32);
+      return !accesses.wrote || accesses.lanes == 0;
+    });
+    if (record.writer != thread) {
+      const std::uint32_t bit = 1u << record.writer % 32;
+      const auto same = std::find_if(list.begin(), list.end(), [&](const Accesses& accesses) {
+        return accesses.when == record.written && accesses.site == record.write_site;
+      });
+      if (same != list.end()) {
+        same->lanes |= bit;
+      } else {
+        list.push_back({record.written, bit, std::uint16_t(record.writer / 32), record.write_site, true});
+      }
     }
-    if (unordered == 0) continue;
-    const bool last = piece.reader / 32 == other && (unordered >> piece.reader % 32 & 1u);
-    return {Conflict::race_with_read, last ? piece.reader : other * 32 + std::countr_zero(unordered), piece.read_site,
-            offset};
+  } else {
+    forget_accesses(record);
   }
-  return {};
+  record = {now_, std::uint16_t(thread), site, 0, 0, 0, 0, record.accesses};
 }
 
-Conflict SharedShadow::on_write(int thread, int offset, int bytes, SiteId site) {
-  const int end = offset + bytes;
-  for (int at = offset / kPiece * kPiece; at < end; at += kPiece) {
-    const std::size_t index = std::size_t(at / kPiece);
-    Piece& piece = pieces_[index];
-    if (const Conflict conflict = check_write(piece, index, thread, at); conflict.kind != Conflict::none) {
-      return conflict;
+Conflict SharedShadow::on_write(int thread, int offset, int bytes, SiteId site, const std::byte* memory,
+                                const std::byte* values) {
+  const Writing writing{thread, offset, site, memory, values};
+  if (bytes == kGranule && offset % kGranule == 0) {
+    // One record for all of it, which is one again if it was split.
+    Granule& granule = granules_[std::size_t(offset / kGranule)];
+    bool any_repeats = false;
+    const Conflict conflict = each_record(offset, bytes, [&](Record& record, int at, int size) {
+      bool repeats;
+      const Conflict found = check_write(record, at, size, writing, repeats);
+      any_repeats |= repeats;
+      return found;
+    });
+    if (conflict.kind != Conflict::none) return conflict;
+    if (!any_repeats) {
+      if (granule.level != kWhole) {
+        each_record(offset, bytes, [&](Record& record, int, int) {
+          forget_accesses(record);
+          return Conflict{};
+        });
+        granule.level = kWhole;
+        granule.whole = {};
+      }
+      write(granule.whole, thread, site, false);
+      return {};
     }
-    piece = {now_, std::uint16_t(thread), site, 0, 0, 0, 0, 0};
   }
-  return {};
+  return each_record(offset, bytes, [&](Record& record, int at, int size) {
+    bool repeats;
+    const Conflict conflict = check_write(record, at, size, writing, repeats);
+    if (conflict.kind == Conflict::none) write(record, thread, site, repeats);
+    return conflict;
+  });
 }
 
 Conflict SharedShadow::begin_copy(int thread, int offset, int bytes, SiteId site) {
   if (const Conflict conflict = on_write(thread, offset, bytes, site); conflict.kind != Conflict::none) return conflict;
-  for (int at = offset / kPiece * kPiece; at < offset + bytes; at += kPiece) {
-    pieces_[std::size_t(at / kPiece)].copier = std::uint16_t(thread + 1);
-  }
-  return {};
+  return each_record(offset, bytes, [&](Record& record, int, int) {
+    record.copier = std::uint16_t(thread + 1);
+    return Conflict{};
+  });
 }
 
 void SharedShadow::end_copy(int thread, int offset, int bytes, SiteId site) {
-  for (int at = offset / kPiece * kPiece; at < offset + bytes; at += kPiece) {
-    pieces_[std::size_t(at / kPiece)] = {now_, std::uint16_t(thread), site, 0, 0, 0, 0, 0};
-  }
-}
-
-void SharedShadow::release(int warp, Clock& into) {
-  for (int other = 0; other < warps_; ++other) {
-    into.of_warp[other] = std::max(into.of_warp[other], clocks_[warp].of_warp[other]);
-  }
-  into.of_warp[warp] = ++now_;
-}
-
-void SharedShadow::acquire(int warp, const Clock& from) {
-  for (int other = 0; other < warps_; ++other) {
-    clocks_[warp].of_warp[other] = std::max(clocks_[warp].of_warp[other], from.of_warp[other]);
-  }
-}
-
-void SharedShadow::order_lanes(int warp) { lanes_ordered_[warp] = ++now_; }
-
-void SharedShadow::order_some_lanes(int warp, std::uint32_t mask) {
-  ++now_;
-  if (some_lanes_ordered_.empty()) some_lanes_ordered_.resize(std::size_t(kMaxWarps) * 32 * 32);
-  Stamp* const of_warp = &some_lanes_ordered_[std::size_t(warp) * 32 * 32];
-  if (!some_ordered_[warp]) std::fill(of_warp, of_warp + 32 * 32, Stamp(0));
-  some_ordered_[warp] = true;
-  // What one lane of the mask knew, each knows now.
-  Stamp known[32] = {};
-  for (int lane = 0; lane < 32; ++lane) {
-    if (!(mask >> lane & 1u)) continue;
-    for (int other = 0; other < 32; ++other) known[other] = std::max(known[other], of_warp[lane * 32 + other]);
-  }
-  for (int lane = 0; lane < 32; ++lane) {
-    if (mask >> lane & 1u) known[lane] = now_;
-  }
-  for (int lane = 0; lane < 32; ++lane) {
-    if (mask >> lane & 1u) std::copy(known, known + 32, of_warp + lane * 32);
-  }
+  each_record(offset, bytes, [&](Record& record, int, int) {
+    record.copier = 0;
+    write(record, thread, site, false);
+    return Conflict{};
+  });
 }
 
 }  // namespace flash::sim

@@ -12,6 +12,7 @@ struct Site {
   bool operator==(const Site&) const = default;
 };
 
+/// A place together with the places from which it was called (see CalledFrom), as SiteTable numbers them; 0: none.
 using SiteId = std::uint16_t;
 
 }  // namespace flash::sim

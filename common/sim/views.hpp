@@ -12,13 +12,14 @@
 #include "common/base/problem.hpp"
 #include "common/base/vector.hpp"
 #include "common/sim/block.hpp"
+#include "common/sim/members.hpp"
 
 namespace flash::sim {
 
 /// The source of a cp.async.
 struct GlobalAddress {
   const std::byte* data;
-  int tensor;
+  GlobalPlace place;
 };
 
 /// Where a piece of a shared tile lies.
@@ -41,59 +42,63 @@ class GlobalMatrix {
 
   Value load(std::int64_t row, std::int64_t col, Site site = Site::here()) const {
     T* const at = element(row, col, 1, "read", site);
-    this_block().read_global(tensor_, at, sizeof(T), site);
+    this_block().read_global(place(row, col, 1), at, sizeof(T), site);
     return *at;
   }
   template <int N>  // see the free function load_vector
   Vector<Value, N> load_vector(std::int64_t row, std::int64_t col, Site site) const {
     T* const at = element(row, col, N, "read", site);
-    this_block().read_global(tensor_, at, sizeof(T) * N, site);
+    this_block().read_global(place(row, col, N), at, sizeof(T) * N, site);
     return *reinterpret_cast<const Vector<Value, N>*>(at);
   }
   void store(std::int64_t row, std::int64_t col, Value value, Site site = Site::here()) const {
     T* const at = element(row, col, 1, "write", site);
-    this_block().write_global(tensor_, at, sizeof(T), site);
+    this_block().write_global(place(row, col, 1), at, sizeof(T), site);
     *at = value;
   }
   template <int N>
   void store_vector(std::int64_t row, std::int64_t col, const Vector<Value, N>& value, Site site = Site::here()) const {
     T* const at = element(row, col, N, "write", site);
-    this_block().write_global(tensor_, at, sizeof(T) * N, site);
+    this_block().write_global(place(row, col, N), at, sizeof(T) * N, site);
     *reinterpret_cast<Vector<Value, N>*>(at) = value;
   }
   /// One atomic read-modify-write: stores update(old) and returns old (see atomics.hpp).
   template <typename Update>
   Value atomic_update(std::int64_t row, std::int64_t col, Update update, Site site) const {
     T* const at = element(row, col, 1, "atomic", site);
-    this_block().atomic_global(tensor_, at, sizeof(T), site);
-    std::atomic_ref<T> element_ref(*at);
-    Value old = element_ref.load();
-    while (!element_ref.compare_exchange_weak(old, update(old))) {
-    }
+    this_block().atomic_global(place(row, col, 1), at, sizeof(T), site);
+    Value old{};
+    this_block().history().synchronise(at, [&] {
+      std::atomic_ref<T> element_ref(*at);
+      old = element_ref.load();
+      while (!element_ref.compare_exchange_weak(old, update(old))) {
+      }
+    });
     return old;
   }
   /// For cp.async: the address of 16 bytes at (row, col).
   GlobalAddress address(std::int64_t row, std::int64_t col, Site site = Site::here()) const {
-    return {reinterpret_cast<const std::byte*>(element(row, col, 16 / sizeof(T), "copy", site)), tensor_};
+    constexpr int count = 16 / sizeof(T);
+    return {reinterpret_cast<const std::byte*>(element(row, col, count, "copy", site)), place(row, col, count)};
   }
 
  private:
+  GlobalPlace place(std::int64_t row, std::int64_t col, int count) const {
+    return {tensor_, batch_, head_, row, col, count};
+  }
   T* element(std::int64_t row, std::int64_t col, int count, const char* access, Site site) const {
     if (row < 0 || row >= rows_ || col < 0 || col + count > cols_) [[unlikely]] {
-      this_block().fault(
-          "out of bounds",
-          fmt::format("{} of {}[batch {}, head {}, row {}, columns {} to {}], which has {} rows and {} columns", access,
-                      tensor_name(tensor_), batch_, head_, row, col, col + count - 1, rows_, cols_),
-          site);
+      this_block().fault("out of bounds",
+                         fmt::format("{} of {}, which has {} rows and {} columns", access,
+                                     element_name(place(row, col, count)), rows_, cols_),
+                         site);
     }
     T* const at = data_ + row * row_stride_ + col;
     if (reinterpret_cast<std::uintptr_t>(at) % (sizeof(T) * std::size_t(count)) != 0) [[unlikely]] {
-      this_block().fault(
-          "misaligned",
-          fmt::format(
-              "{} of {}[batch {}, head {}, row {}, columns {} to {}]: the address is not a multiple of {} bytes",
-              access, tensor_name(tensor_), batch_, head_, row, col, col + count - 1, sizeof(T) * std::size_t(count)),
-          site);
+      this_block().fault("misaligned",
+                         fmt::format("{} of {}: the address is not a multiple of {} bytes", access,
+                                     element_name(place(row, col, count)), sizeof(T) * std::size_t(count)),
+                         site);
     }
     return at;
   }
@@ -166,13 +171,13 @@ class SharedTile {
   }
   void store(int row, int col, T value, Site site = Site::here()) {
     T* const at = element(row, col, 1, "write", site);
-    this_block().write_shared(at, sizeof(T), SharedAccess::store, place(row, col, 1), site);
+    this_block().write_shared(at, sizeof(T), SharedAccess::store, place(row, col, 1), &value, site);
     *at = value;
   }
   template <int N>
   void store_vector(int row, int col, const Vector<T, N>& value, Site site = Site::here()) {
     T* const at = element(row, col, N, "write", site);
-    this_block().write_shared(at, sizeof(T) * N, SharedAccess::store, place(row, col, N), site);
+    this_block().write_shared(at, sizeof(T) * N, SharedAccess::store, place(row, col, N), &value, site);
     *reinterpret_cast<Vector<T, N>*>(at) = value;
   }
   /// For ldmatrix and cp.async: where the 16 bytes at (row, col) lie.
@@ -248,6 +253,7 @@ Storage& shared_storage(Site site = Site::here()) {
                             sizeof(Storage), block.shared_bytes()),
                 site);
   }
+  block.name_members(detail::member_name<Storage>);
   return *reinterpret_cast<Storage*>(block.shared_memory());
 }
 

@@ -9,6 +9,19 @@ using namespace flash::test;
 
 namespace {
 
+/// Each run once on a device of its own, several at once.
+void run_each(const std::vector<MatrixRun>& runs) {
+  std::vector<std::string> failures(runs.size());
+  parallel_for(std::int64_t(runs.size()), 0, [&](std::int64_t i) {
+    sim::Machine machine(std::uint64_t(i), 1);
+    failures[std::size_t(i)] = run_failure(runs[std::size_t(i)], machine);
+  });
+  for (std::size_t i = 0; i < runs.size(); ++i) {
+    INFO(describe(*runs[i].chapter, runs[i].options) << ": " << runs[i].c->describe());
+    CHECK(failures[i] == "");
+  }
+}
+
 /// Runs the cases for every chapter and variant, several at once.
 void run_all(const std::vector<Case>& cases) {
   for (const Chapter* chapter : chapters_under_test()) {
@@ -35,6 +48,50 @@ TEST_CASE("chapters are right on the matrix of shapes, to the byte and to the bi
 }
 
 TEST_CASE("chapters are right for scores that are hard on a softmax", "[chapters]") { run_all(score_cases()); }
+
+TEST_CASE("chapters are right at the edges of each of their tiles", "[chapters]") {
+  for (const Chapter* chapter : chapters_under_test()) {
+    for (const LaunchOptions& variant : variants_for(*chapter, DeviceKind::sim)) {
+      for (const LaunchOptions& tile : tiles_for(*chapter, variant)) {
+        const std::vector<Case> cases = tile_cases(*chapter, tile);
+        std::vector<MatrixRun> runs;
+        for (const Case& c : cases) runs.push_back({chapter, tile, &c});
+        run_each(runs);
+      }
+    }
+  }
+}
+
+TEST_CASE("chapters lose nothing over many tiles", "[chapters]") {
+  const std::vector<Case> cases = long_cases();
+  for (const Chapter* chapter : chapters_under_test()) {
+    std::vector<MatrixRun> runs;
+    for (const LaunchOptions& variant : variants_for(*chapter, DeviceKind::sim)) {
+      std::vector<LaunchOptions> tiles = tiles_for(*chapter, variant);
+      if (tiles.empty()) tiles.push_back(variant);
+      for (const LaunchOptions& tile : tiles) {
+        for (const Case& c : cases) {
+          if (chapter->info.refusal(c.problem, tile).empty()) runs.push_back({chapter, tile, &c});
+        }
+      }
+    }
+    CHECK(!runs.empty());
+    run_each(runs);
+  }
+}
+
+TEST_CASE("chapters with tiles compute every tile of a grid of several rounds", "[chapters]") {
+  for (const Chapter* chapter : chapters_under_test()) {
+    for (const LaunchOptions& variant : variants_for(*chapter, DeviceKind::sim)) {
+      if (chapter->info.tiles.empty()) continue;
+      const LaunchOptions options = resolve(*chapter, Problem{}, variant);
+      const std::vector<Case> cases = order_cases(options.block_q);
+      std::vector<MatrixRun> runs;
+      for (const Case& c : cases) runs.push_back({chapter, options, &c});
+      run_each(runs);
+    }
+  }
+}
 
 TEST_CASE("chapters take the usual head dimensions in both types", "[chapters]") {
   for (const Chapter* chapter : chapters_under_test()) {

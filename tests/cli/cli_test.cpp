@@ -70,6 +70,7 @@ const std::map<std::string, Arguments>& uses() {
       {"--block-q", {}},  // with the tiles, below
       {"--block-kv", {}},
       {"--device", {"--device", "auto"}},
+      {"--sim-gpu", {"--sim-gpu", "a100"}},
       {"--schedule-seed", {"--schedule-seed", "5"}},
       {"--repeat", {"--repeat", "3"}},
       {"--check", {"--check", "full"}},
@@ -405,6 +406,7 @@ TEST_CASE("bad arguments end with exit code 2 and one line that says what would 
       {{"--repeat", "99999999999"}, "too large"},
       {{"--dtype", "fp32"}, "--dtype 'fp32': use one of fp16|bf16"},
       {{"--device", "tpu"}, "--device 'tpu': use one of auto|gpu|sim"},
+      {{"--sim-gpu", "rtx3090"}, "--sim-gpu 'rtx3090': use one of h200|a100|rtx4090|t4"},
       {{"--check", "maybe"}, "use one of sample|full|off"},
       {{"--distribution", "uniform"}, "use one of normal|outliers"},
       {{"--q", "q.npy"}, "--q, --k and --v go together"},

@@ -1,8 +1,11 @@
 # Makes the changed kernel of one mutant (mutant.hpp has the file's format):
 #   cmake -DMUTANT=NN_name.mutant -DSOURCE=<project> -DOUTPUT=<folder>/NN_name -P ApplyMutant.cmake
-# writes OUTPUT.cuh, the kernel with the bug in a namespace of its own, and OUTPUT.cpp, which hands it to the test.
+# writes OUTPUT.cuh, the kernel with the bug in a namespace of its own, and OUTPUT.cpp, which hands it to the test. Where
+# the bug is in another file than the kernel's, OUTPUT.cuh holds copies of all that the kernel includes, in that namespace.
 # Where the old text is not there exactly once, nothing is built and the mutant's test fails with the reason: the
 # kernels are there to be rewritten, and the rest of the build must go on.
+
+cmake_policy(VERSION 3.25)
 
 file(READ ${MUTANT} text)
 get_filename_component(name ${MUTANT} NAME_WE)
@@ -23,22 +26,29 @@ foreach(key what chapter variant expect problem)
   set(${key} "${CMAKE_MATCH_2}")
 endforeach()
 set(kernel_file chapters/${chapter}/kernel.cuh)
-file(READ ${SOURCE}/${kernel_file} kernel)
+set(file ${kernel_file})
+if(header MATCHES "(^|\n)file: *([^\n]*)\n")
+  set(file "${CMAKE_MATCH_2}")
+endif()
+if(NOT EXISTS ${SOURCE}/${file})
+  message(FATAL_ERROR "${MUTANT}: there is no ${file}")
+endif()
+file(READ ${SOURCE}/${file} code)
 
-# -- Replaces OLD, which must stand in the kernel exactly once.
+# -- Replaces OLD, which must stand in the file exactly once.
 function(replace_once old new)
-  string(FIND "${kernel}" "${old}" first)
-  string(FIND "${kernel}" "${old}" last REVERSE)
+  string(FIND "${code}" "${old}" first)
+  string(FIND "${code}" "${old}" last REVERSE)
   if(first EQUAL -1)
-    set(problems "${problems}its old text is not in ${kernel_file}: ${old}" PARENT_SCOPE)
+    set(problems "${problems}its old text is not in ${file}: ${old}" PARENT_SCOPE)
   elseif(NOT first EQUAL last)
-    set(problems "${problems}its old text stands more than once in ${kernel_file}: ${old}" PARENT_SCOPE)
+    set(problems "${problems}its old text stands more than once in ${file}: ${old}" PARENT_SCOPE)
   else()
     string(LENGTH "${old}" length)
-    string(SUBSTRING "${kernel}" 0 ${first} before)
+    string(SUBSTRING "${code}" 0 ${first} before)
     math(EXPR end "${first} + ${length}")
-    string(SUBSTRING "${kernel}" ${end} -1 after)
-    set(kernel "${before}${new}${after}" PARENT_SCOPE)
+    string(SUBSTRING "${code}" ${end} -1 after)
+    set(code "${before}${new}${after}" PARENT_SCOPE)
   endif()
 endfunction()
 
@@ -67,7 +77,44 @@ endwhile()
 
 # -- A namespace of its own: two kernels of one name in one program would be one kernel.
 string(REGEX REPLACE "^[0-9]+_" "" namespace ${chapter})
-replace_once("namespace flash::MACHINE::${namespace} {" "namespace flash::MACHINE::${identifier} {")
+if(file STREQUAL kernel_file)
+  replace_once("namespace flash::MACHINE::${namespace} {" "namespace flash::MACHINE::${identifier} {")
+  set(kernel "${code}")
+  set(entry ${identifier}::launch)
+else()
+  # Every include of the kernel's own room, of the kernel parts and of the file becomes the text of that file, once. The machine is
+  # everybody's: its header stays as it is, and is written with angles so that it is not found again.
+  file(READ ${SOURCE}/${kernel_file} kernel)
+  set(copied "")
+  while(kernel MATCHES "#include \"((chapters|common/kernel)/[^\"]*|${file})\"")
+    set(include "${CMAKE_MATCH_0}")
+    set(path "${CMAKE_MATCH_1}")
+    if(path STREQUAL "common/kernel/kernel.hpp")
+      set(replacement "#include <${path}>")
+    elseif(path IN_LIST copied)
+      set(replacement "")
+    elseif(path STREQUAL file)
+      set(replacement "${code}")
+    else()
+      file(READ ${SOURCE}/${path} replacement)
+    endif()
+    list(APPEND copied ${path})
+    string(FIND "${kernel}" "${include}" begin)
+    string(LENGTH "${include}" length)
+    math(EXPR end "${begin} + ${length}")
+    string(SUBSTRING "${kernel}" 0 ${begin} before)
+    string(SUBSTRING "${kernel}" ${end} -1 after)
+    set(kernel "${before}${replacement}${after}")
+  endwhile()
+  if(NOT file IN_LIST copied)
+    set(problems "${problems}${kernel_file} does not include ${file}")
+  endif()
+  string(REPLACE "#pragma once" "" kernel "${kernel}")
+  set(kernel "#include <common/kernel/kernel.hpp> // names MACHINE\n${kernel}")
+  string(REGEX REPLACE "namespace flash(::MACHINE)?( \\{|::)" "namespace flash::MACHINE::${identifier}\\2" kernel
+                       "${kernel}")
+  set(entry ${identifier}::${namespace}::launch)
+endif()
 
 set(launch "nullptr")
 set(code "// Generated from tests/mutants/${name}.mutant by tests/mutants/ApplyMutant.cmake.\n")
@@ -75,7 +122,7 @@ if(problems STREQUAL "")
   file(WRITE ${OUTPUT}.cuh "${kernel}")
   string(APPEND code "#include \"${OUTPUT}.cuh\"\n")
   string(CONCAT launch "[](const flash::AttentionCall& call, const flash::LaunchOptions& options, flash::Device& device) {\n"
-    "      flash::sim::${identifier}::launch<flash::sim::half>(call, options, static_cast<flash::sim::Machine&>(device));\n"
+    "      flash::sim::${entry}<flash::sim::half>(call, options, static_cast<flash::sim::Machine&>(device));\n"
     "    }")
 else()
   message(WARNING "mutant ${name}: ${problems}")

@@ -6,11 +6,15 @@
 //     variant: online
 //     expect: check                     the check fails, or
 //             traffic                   the counted bytes are not the predicted ones, or
+//             conflicts                 the counted bank conflicts are not the predicted ones, or
 //             fault: data race          the simulated GPU ends the run with a fault of this kind
 //     problem: seq 77, causal           batch, heads, kv-heads, seq, seq-kv, head-dim, block-q, block-kv, schedule-seed
 //                                       with a number, causal, and scores with a kind (growing, "huge last", ...)
+//     file: common/kernel/softmax.hpp   where the bug is, if not in the chapter's kernel.cuh: another file of the
+//                                       chapter, a kernel part, or common/base/layout.hpp. The mutant has a copy of it,
+//                                       other kernels do not
 //     --- old
-//     text that stands once in kernel.cuh
+//     text that stands once in the file
 //     --- new
 //     what stands there instead
 //

@@ -84,14 +84,16 @@ Setting parse_problem(const Mutant& mutant) {
   return setting;
 }
 
-/// What caught the kernel: "check", "traffic", "fault: <kind>", or nothing. `report` receives the first line of it.
+/// What caught the kernel: "check", "traffic", "conflicts", "fault: <kind>", or nothing. `report` receives the first
+/// line of it.
 std::string caught_by(const Chapter& chapter, LaunchFunction launch, const Setting& setting, std::string* report) {
   sim::Machine machine(setting.schedule_seed);
   const LaunchOptions options = resolve(chapter, setting.c.problem, setting.options);
   const Input input = make_case_input(setting.c);
   try {
-    for (const auto& [name, what] :
-         {std::pair<const char*, Expectations>{"check", {true, false}}, {"traffic", {false, true}}}) {
+    for (const auto& [name, what] : {std::pair<const char*, Expectations>{"check", {true, false, false}},
+                                     {"traffic", {false, true, false}},
+                                     {"conflicts", {false, false, true}}}) {
       const Outcome outcome = run_case(chapter, launch, options, machine, input, setting.c.placement, what);
       *report = outcome.failure;
       if (!outcome.failure.empty()) return name;

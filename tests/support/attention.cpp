@@ -7,9 +7,12 @@
 #include <cstdlib>
 #include <cstring>
 #include <limits>
+#include <set>
 #include <stdexcept>
+#include <tuple>
 
 #include "common/base/error.hpp"
+#include "common/device/prediction.hpp"
 #include "reference/check.hpp"
 
 namespace flash::test {
@@ -102,13 +105,116 @@ const char* to_string(Scores scores) {
                                     "minus inf all",
                                     "minus inf first",
                                     "minus inf last",
-                                    "minus inf every 2nd"};
+                                    "minus inf every 2nd",
+                                    "slowly growing",
+                                    "slowly falling",
+                                    "all 133120",
+                                    "largest",
+                                    "far below",
+                                    "huge negative",
+                                    "huge one row",
+                                    "huge doubling",
+                                    "huge and minus inf",
+                                    "huge alternating",
+                                    "huge maxima in turn",
+                                    "huge ties",
+                                    "huge and small",
+                                    "subnormal"};
   return kNames[int(scores)];
 }
 
 std::string Case::describe() const {
   return fmt::format("{}, {}, {} scores, seed {}", problem.describe(), to_string(placement), to_string(scores), seed);
 }
+
+namespace {
+
+/// Sets every element of a row.
+void fill_row(HostTensor& tensor, std::int64_t b, std::int64_t r, std::int64_t h, float value) {
+  for (std::int64_t d = 0; d < tensor.dim(); ++d) tensor.set(b, r, h, d, value);
+}
+
+/// The scores from all_133120 on: Q and K as a whole.
+void set_huge_scores(const Case& c, Input& input) {
+  const Problem& p = c.problem;
+  const bool fp16 = p.dtype == DType::fp16;
+  const float minus_inf = -std::numeric_limits<float>::infinity();
+  // One column makes the score of key `key` x times the unit, or each column its share: a sum of 16-bit products of one
+  // column is exact in fp32, so the order of scores is too.
+  const float unit_q = fp16 ? 32768.0f : 0x1p50f, unit_k = fp16 ? 2048.0f : 0x1p40f;
+  const auto in_one_column = [&](std::int64_t key) -> float {
+    switch (c.scores) {
+      case Scores::huge_negative:
+        return -1.0f - float(key % 64 * 37 % 64) / 64;
+      case Scores::huge_doubling:
+        return std::ldexp(key % 2 == 0 ? 1.0f : -1.0f, int(key % 19) - 14);
+      case Scores::huge_and_minus_inf:
+        return key % 2 == 1 ? minus_inf : float(key % 7);
+      case Scores::huge_alternating:
+        return key % 2 == 0 ? 16.0f : -16.0f;
+      case Scores::huge_maxima_in_turn:
+        return key % 16 != 3 ? -1.0f : key / 16 % 2 == 0 ? 8.0f + float(key / 16) / 8 : 4.0f - float(key / 16) / 8;
+      case Scores::huge_ties:
+        return key % 3 == 0 ? 1.0f : fp16 ? 1.0f - 0x1p-11f : 1.0f - 0x1p-8f;
+      default:
+        return 16.0f;  // huge_and_small
+    }
+  };
+  for_each_row(input.q.ref("Q"), [&](std::int64_t b, std::int64_t r, std::int64_t h, std::int64_t) {
+    switch (c.scores) {
+      case Scores::all_133120:
+        return fill_row(input.q, b, r, h, fp16 ? 30000.0f : 133120.0f);
+      case Scores::largest:
+        return fill_row(input.q, b, r, h, fp16 ? 65504.0f : 0x1.fep127f);
+      case Scores::far_below:
+        for (std::int64_t d = 0; d < p.head_dim; ++d) input.q.set(b, r, h, d, 448.0f + 2.0f * float((r + d) % 3 - 1));
+        return;
+      case Scores::huge_one_row:
+        if (r != p.seq_q / 2) return;
+        for (std::int64_t d = 0; d < p.head_dim; ++d) {
+          input.q.set(b, r, h, d, input.q.at(b, r, h, d) * (fp16 ? 0x1p13f : 0x1p100f));
+        }
+        return;
+      case Scores::subnormal:
+        for (std::int64_t d = 0; d < p.head_dim; ++d) {
+          input.q.set(b, r, h, d, input.q.at(b, r, h, d) * (fp16 ? 0x1p-17f : 0x1p-129f));
+        }
+        return;
+      default:
+        if (c.scores != Scores::huge_and_small) fill_row(input.q, b, r, h, 0.0f);
+        input.q.set(b, r, h, 0, unit_q);
+    }
+  });
+  for_each_row(input.k.ref("K"), [&](std::int64_t b, std::int64_t key, std::int64_t h, std::int64_t) {
+    switch (c.scores) {
+      case Scores::all_133120:
+        if (!fp16) fill_row(input.v, b, key, h, 133120.0f);
+        return fill_row(input.k, b, key, h, fp16 ? 30000.0f : 133120.0f);
+      case Scores::largest:
+        for (std::int64_t d = 0; d < p.head_dim; ++d) {
+          input.k.set(b, key, h, d, fp16 ? 65504.0f : input.k.at(b, key, h, d) * 0x1p-126f);
+        }
+        return;
+      case Scores::far_below:
+        for (std::int64_t d = 0; d < p.head_dim; ++d) {
+          input.k.set(b, key, h, d, -1880.0f + 8.0f * float((key * 11 + d * 3 + key * d) % 3 - 1));
+        }
+        return;
+      case Scores::huge_one_row:
+        return;
+      case Scores::subnormal:
+        for (std::int64_t d = 0; d < p.head_dim; ++d) {
+          input.k.set(b, key, h, d, input.k.at(b, key, h, d) * (fp16 ? 0x1p-17f : 0x1p-129f));
+        }
+        return;
+      default:
+        if (c.scores != Scores::huge_and_small) fill_row(input.k, b, key, h, 0.0f);
+        input.k.set(b, key, h, 0, in_one_column(key) * unit_k);
+    }
+  });
+}
+
+}  // namespace
 
 Input make_case_input(const Case& c) {
   const Problem& p = c.problem;
@@ -117,6 +223,10 @@ Input make_case_input(const Case& c) {
   if (c.scores == Scores::outliers) options.distribution = Distribution::outliers;
   Input input = make_input(options, p);
   if (c.scores == Scores::normal || c.scores == Scores::outliers) return input;
+  if (c.scores >= Scores::all_133120) {
+    set_huge_scores(c, input);
+    return input;
+  }
 
   // Column 0 decides the scores: Q holds 8 there, K what the score shall be over 8 times the scale. The other columns
   // keep their random values, small ones where the order of the scores matters.
@@ -136,6 +246,10 @@ Input make_case_input(const Case& c) {
       case Scores::falling:
         for (std::int64_t d = 1; d < p.head_dim; ++d) input.k.set(b, key, h, d, input.k.at(b, key, h, d) / 32);
         score = 0.5f * float(c.scores == Scores::growing ? key : p.seq_kv - 1 - key);
+        break;
+      case Scores::slowly_growing:
+      case Scores::slowly_falling:
+        score = 0.1f * float(c.scores == Scores::slowly_growing ? key : p.seq_kv - 1 - key);
         break;
       case Scores::equal:
         for (std::int64_t d = 1; d < p.head_dim; ++d) input.k.set(b, key, h, d, input.k.at(b, 0, h, d));
@@ -363,25 +477,13 @@ std::string difference(const sim::Counters& a, const sim::Counters& b) {
 }
 
 std::string difference(const sim::Counters& counted, const Traffic& predicted) {
-  for (const TensorTraffic& expected : predicted.tensors) {
-    const sim::TensorCounters& got = counted.tensors[std::size_t(sim::tensor_slot(expected.tensor))];
-    if (got.bytes_read() != expected.read) {
-      return fmt::format("{}: {} bytes read, {} predicted", expected.tensor, got.bytes_read(), expected.read);
-    }
-    if (got.bytes_written() != expected.written) {
-      return fmt::format("{}: {} bytes written, {} predicted", expected.tensor, got.bytes_written(), expected.written);
-    }
-  }
-  for (int slot = 0; slot < sim::tensor_slots(); ++slot) {
-    const std::string name = sim::tensor_name(slot);
-    const bool known = std::any_of(predicted.tensors.begin(), predicted.tensors.end(),
-                                   [&](const TensorTraffic& t) { return t.tensor == name; });
-    const sim::TensorCounters& got = counted.tensors[std::size_t(slot)];
-    if (!known && got.read_sectors + got.written_sectors + got.atomic_sectors > 0) {
-      return fmt::format("{}: accessed, and the prediction does not name it", name);
-    }
-  }
-  return "";
+  const std::vector<std::string> list = differences(counted, predicted);
+  return list.empty() ? "" : list.front();
+}
+
+std::string difference(const sim::Counters& counted, const BankConflicts& predicted) {
+  const std::vector<std::string> list = differences(counted, predicted);
+  return list.empty() ? "" : list.front();
 }
 
 Outcome run_case(const Chapter& chapter, LaunchFunction launch, const LaunchOptions& options, Device& device,
@@ -408,24 +510,50 @@ Outcome run_case(const Chapter& chapter, LaunchFunction launch, const LaunchOpti
     const std::optional<Traffic> predicted = chapter.info.requested(tensors.call(), options);
     outcome.failure = predicted ? difference(*outcome.counted, *predicted) : "no prediction of the requested bytes";
   }
+  if (outcome.failure.empty() && expected.conflicts && outcome.counted) {
+    outcome.failure = difference(*outcome.counted, predicted_bank_conflicts(chapter.info, p, options));
+  }
   return outcome;
 }
 
 std::vector<MatrixRun> matrix_runs(const Chapter& chapter, const LaunchOptions& variant,
                                    const std::vector<Case>& cases) {
   std::vector<MatrixRun> runs;
-  const std::size_t tiles = std::max<std::size_t>(1, chapter.info.tiles.size());
-  for (std::size_t tile = 0; tile < tiles; ++tile) {
-    LaunchOptions options = variant;
-    if (!chapter.info.tiles.empty()) {
-      options.block_q = chapter.info.tiles[tile].block_q;
-      options.block_kv = chapter.info.tiles[tile].block_kv;
+  const std::vector<LaunchOptions> tiles = tiles_for(chapter, variant);
+  for (std::size_t i = 0; i < cases.size(); ++i) {
+    runs.push_back({&chapter, variant, &cases[i]});
+    LaunchOptions taken;
+    try {
+      taken = resolve(chapter, cases[i].problem, variant);
+    } catch (const UsageError&) {
+      continue;  // matrix_failure looks at how it is refused
     }
-    for (std::size_t i = 0; i < cases.size(); ++i) {
-      if (tile == 0 || i % 4 == tile % 4) runs.push_back({&chapter, options, &cases[i]});
+    for (std::size_t tile = 0; tile < tiles.size(); ++tile) {
+      const bool same = tiles[tile].block_q == taken.block_q && tiles[tile].block_kv == taken.block_kv;
+      if (!same && i % 4 == tile % 4) runs.push_back({&chapter, tiles[tile], &cases[i]});
     }
   }
   return runs;
+}
+
+std::vector<LaunchOptions> tiles_for(const Chapter& chapter, const LaunchOptions& variant) {
+  std::vector<LaunchOptions> list;
+  for (const TileShape& tile : chapter.info.tiles) {
+    list.push_back(variant);
+    list.back().block_q = tile.block_q;
+    list.back().block_kv = tile.block_kv;
+  }
+  return list;
+}
+
+std::string run_failure(const MatrixRun& run, Device& device) {
+  try {
+    const LaunchOptions options = resolve(*run.chapter, run.c->problem, run.options);
+    const Input input = make_case_input(*run.c);
+    return run_case(*run.chapter, launch_of(*run.chapter, device), options, device, input, run.c->placement).failure;
+  } catch (const std::exception& error) {
+    return error.what();
+  }
 }
 
 std::string matrix_failure(const MatrixRun& run, Device& first, Device& second) {
@@ -541,6 +669,60 @@ std::vector<Case> matrix_cases() {
   return cases;
 }
 
+std::vector<Case> tile_cases(const Chapter& chapter, const LaunchOptions& tile) {
+  Problem p;
+  for (const std::int64_t head_dim : {256, 128, 64}) {
+    Problem other;
+    other.head_dim = head_dim;
+    if (chapter.info.refusal(other, tile).empty()) p = other;
+  }
+  if (!chapter.info.refusal(p, tile).empty()) return {};  // a variant for other tiles
+
+  std::vector<std::int64_t> rows, keys, first_sees{0, 1, 2};
+  for (const std::int64_t change : {-1, 0, 1}) {
+    for (const std::int64_t edge : {16, tile.block_q}) {
+      rows.push_back(edge + change);
+      first_sees.push_back(-edge + change);  // rows that see nothing
+    }
+    for (const std::int64_t edge : {16, tile.block_kv}) {
+      keys.push_back(edge + change);
+      first_sees.push_back(edge + change);
+    }
+  }
+  std::set<std::tuple<std::int64_t, std::int64_t, bool>> shapes;  // Nq, Nk, causal
+  for (const std::int64_t n_q : rows) {
+    for (const std::int64_t n_k : keys) shapes.insert({n_q, n_k, false});
+    for (const std::int64_t sees : first_sees) shapes.insert({n_q, n_q + sees - 1, true});
+  }
+  for (const std::int64_t n_k : keys) {
+    for (const std::int64_t sees : first_sees) shapes.insert({n_k - sees + 1, n_k, true});
+  }
+  std::vector<Case> cases;
+  for (const auto& [n_q, n_k, causal] : shapes) {
+    if (n_q < 1 || n_k < 1) continue;
+    p.seq_q = n_q;
+    p.seq_kv = n_k;
+    p.causal = causal;
+    p.dtype = cases.size() % 2 == 0 ? DType::fp16 : DType::bf16;
+    cases.push_back({p, Placement::contiguous, Scores::normal, cases.size()});
+  }
+  return cases;
+}
+
+std::vector<Case> long_cases() {
+  std::vector<Case> cases;
+  for (const DType dtype : {DType::fp16, DType::bf16}) {
+    cases.push_back({{1, 1, 1, 16, 3000, 64, dtype == DType::bf16, dtype}, Placement::contiguous, Scores::normal, 31});
+  }
+  return cases;
+}
+
+std::vector<Case> order_cases(int block_q) {
+  // Two tiles of queries for each of 265 heads are two rounds, of 133 and of 132 heads.
+  const Problem p{5, 53, 53, block_q + 1, 2, 64, true, DType::fp16};
+  return {{p, Placement::contiguous, Scores::normal, 41}};
+}
+
 std::vector<Case> score_cases() {
   std::vector<Case> cases;
   for (const Scores scores : kSpecialScores) {
@@ -549,7 +731,13 @@ std::vector<Case> score_cases() {
     cases.push_back({{1, 2, 1, 9, 150, 64, false, a}, Placement::contiguous, scores, 7});
     cases.push_back({{1, 1, 1, 70, 67, 64, true, b}, Placement::padded, scores, 8});
   }
-  cases.push_back({{1, 1, 1, 40, 270, 128, true, DType::fp16}, Placement::contiguous, Scores::growing, 9});
+  for (const Scores scores : {Scores::growing, Scores::slowly_growing, Scores::slowly_falling}) {
+    cases.push_back({{1, 1, 1, 40, 270, 128, true, DType::fp16}, Placement::contiguous, scores, 9});
+  }
+  // As reported against PyTorch (pytorch 121558) and its like in fp16, and from a served model (flashinfer 4267).
+  cases.push_back({{1, 1, 1, 1, 1, 64, false, DType::bf16}, Placement::contiguous, Scores::all_133120, 0});
+  cases.push_back({{1, 1, 1, 40, 40, 64, false, DType::fp16}, Placement::contiguous, Scores::all_133120, 0});
+  cases.push_back({{1, 1, 1, 70, 70, 128, false, DType::bf16}, Placement::contiguous, Scores::far_below, 0});
   return cases;
 }
 

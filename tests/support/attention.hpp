@@ -42,12 +42,49 @@ enum class Scores {
   minus_inf_all,    // every score is -inf
   minus_inf_first,  // the scores of the first half of the keys are -inf
   minus_inf_last,   // of the second half
-  minus_inf_every_2nd
+  minus_inf_every_2nd,
+  slowly_growing,  // by 0.1 a key: 9 in base 2 over 64 keys
+  slowly_falling,
+  // Beyond where neighbouring fp32 numbers are 1 apart. Sizes go by the type: in bf16 near the end of fp32.
+  all_133120,           // Q, K and V, in fp16 30000 for Q and K and V normal: every key alike
+  largest,              // fp16: Q and K 65504, every key alike; bf16: Q the largest number there is and K tiny
+  far_below,            // each score about -9.5e6
+  huge_negative,        // each a large negative number, all distinct
+  huge_one_row,         // of one row, of which one key has nearly all weight
+  huge_doubling,        // each score twice the one before, with the signs of powers of -2
+  huge_and_minus_inf,   // -inf at each 2nd key, of which the others take turns in being huge and less
+  huge_alternating,     // +x and -x
+  huge_maxima_in_turn,  // the largest of 16 keys rise and fall from one 16 to the next
+  huge_ties,            // each 3rd key has the largest score, the others the next below that 16 bits can make
+  huge_and_small,       // a huge part that all share and normal differences, which fp32 cannot hold
+  subnormal             // Q and K subnormal
 };
-inline constexpr Scores kSpecialScores[] = {
-    Scores::outliers,      Scores::equal,           Scores::zero,           Scores::growing,
-    Scores::falling,       Scores::huge_last,       Scores::huge_first,     Scores::huge_middle,
-    Scores::minus_inf_all, Scores::minus_inf_first, Scores::minus_inf_last, Scores::minus_inf_every_2nd};
+inline constexpr Scores kSpecialScores[] = {Scores::outliers,
+                                            Scores::equal,
+                                            Scores::zero,
+                                            Scores::growing,
+                                            Scores::falling,
+                                            Scores::huge_last,
+                                            Scores::huge_first,
+                                            Scores::huge_middle,
+                                            Scores::minus_inf_all,
+                                            Scores::minus_inf_first,
+                                            Scores::minus_inf_last,
+                                            Scores::minus_inf_every_2nd,
+                                            Scores::slowly_growing,
+                                            Scores::slowly_falling,
+                                            Scores::all_133120,
+                                            Scores::largest,
+                                            Scores::far_below,
+                                            Scores::huge_negative,
+                                            Scores::huge_one_row,
+                                            Scores::huge_doubling,
+                                            Scores::huge_and_minus_inf,
+                                            Scores::huge_alternating,
+                                            Scores::huge_maxima_in_turn,
+                                            Scores::huge_ties,
+                                            Scores::huge_and_small,
+                                            Scores::subnormal};
 const char* to_string(Scores scores);
 
 struct Case {
@@ -112,8 +149,9 @@ struct Outcome {
 };
 
 struct Expectations {
-  bool check = true;    // O and LSE against the reference, all rows of a small problem
-  bool traffic = true;  // simulation: counted = requested for each tensor
+  bool check = true;      // O and LSE against the reference, all rows of a small problem
+  bool traffic = true;    // simulation: counted = requested for each tensor
+  bool conflicts = true;  // simulation: bank conflicts as predicted for each kind of access
 };
 
 /// Launches on poisoned outputs and holds the result to the expectations. `options` must be resolved. A Fault or
@@ -130,8 +168,9 @@ std::string difference(const Outcome& a, const Outcome& b);
 /// "" if everything counted is the same, else what differs.
 std::string difference(const sim::Counters& a, const sim::Counters& b);
 
-/// Where the counted bytes of a tensor are not the predicted ones; "" if all are.
+/// Where the counted bytes of a tensor, or the bank conflicts, are not the predicted ones; "" if all are.
 std::string difference(const sim::Counters& counted, const Traffic& predicted);
+std::string difference(const sim::Counters& counted, const BankConflicts& predicted);
 
 /// One compiled kernel on one case.
 struct MatrixRun {
@@ -140,7 +179,8 @@ struct MatrixRun {
   const Case* c;
 };
 
-/// A variant with all cases for the default tile and with a part of them, another one each time, for each other tile.
+/// A variant with all cases, each for the tile that the chapter takes for it, and with a part of them, another one each
+/// time, for each other tile.
 std::vector<MatrixRun> matrix_runs(const Chapter& chapter, const LaunchOptions& variant,
                                    const std::vector<Case>& cases);
 
@@ -148,8 +188,26 @@ std::vector<MatrixRun> matrix_runs(const Chapter& chapter, const LaunchOptions& 
 /// problem that the chapter does not take must be refused in one line. "" if all is well, else what is not.
 std::string matrix_failure(const MatrixRun& run, Device& first, Device& second);
 
+/// run_case on one device, where nothing may be refused. "" if all is well, else what is not.
+std::string run_failure(const MatrixRun& run, Device& device);
+
 /// The cases of the shape matrix: edges picked by hand and shapes drawn by a fixed seed.
 std::vector<Case> matrix_cases();
+
+/// Shapes at the edges of a tile, for the smallest head dimension that the chapter takes with it. A tile has edges for
+/// Nq, for Nk and, where causal, for what its first row sees, Nk - Nq + 1 keys: each pair of these is at, one before or
+/// one behind an edge of the tile's or of 16, the smallest product's, together.
+std::vector<Case> tile_cases(const Chapter& chapter, const LaunchOptions& tile);
+
+/// The chapter's compiled tiles with a variant that takes them.
+std::vector<LaunchOptions> tiles_for(const Chapter& chapter, const LaunchOptions& variant);
+
+/// Few rows and many tiles of keys: precision that is lost a little at each tile adds up.
+std::vector<Case> long_cases();
+
+/// More tiles of queries than a GPU holds blocks at a time, in rounds that are not all of one size (BlockOrder,
+/// common/kernel/block_order.hpp), for tiles of `block_q` queries.
+std::vector<Case> order_cases(int block_q);
 
 /// Cases for the numerics of softmax.
 std::vector<Case> score_cases();
