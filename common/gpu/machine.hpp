@@ -16,7 +16,7 @@
 namespace flash {
 class Cublas;
 class TrafficCounters;
-}
+}  // namespace flash
 
 namespace flash::gpu {
 

@@ -47,6 +47,13 @@ for program in chapters/01_a chapters/02_b compare; do cp bin/program "build/def
   /// What the programs of chapters and compare do, in shell; $name is the program's.
   void program(const std::string& text) { script("bin/program", "name=${0##*/}\necho \"$name $*\" >>calls\n" + text); }
 
+  /// What CMake keeps, beside the folder.
+  void cache(const std::string& lines) {
+    std::ofstream(folder_ / "build/default/CMakeCache.txt")
+        << "CMAKE_HOME_DIRECTORY:INTERNAL=" << fs::canonical(folder_.path()).string() << "\n"
+        << lines;
+  }
+
   Ended course(const std::vector<std::string>& arguments) {
     fs::remove(folder_ / "calls");
     std::vector<std::string> command = {"/usr/bin/env", "PATH=" + (folder_ / "bin") + ":" + std::getenv("PATH"),
@@ -122,6 +129,18 @@ TEST_CASE("./course configures anew when a GPU appears, and when it is another o
   CHECK(contains(ended.out, "other GPUs than before"));
   project.course({"run"});
   CHECK(project.calls("cmake").empty());
+}
+
+TEST_CASE("./course finds a toolkit that came after the folder was configured") {
+  Project project;
+  project.course({"run"});
+  project.cache("FLASH_WITH_CUDA:STRING=AUTO\nCMAKE_CUDA_COMPILER:FILEPATH=CMAKE_CUDA_COMPILER-NOTFOUND\n");
+  project.course({"run"});  // no GPU: nothing changes
+  CHECK(project.calls("cmake").empty());
+  project.gpus("8.6\n");
+  project.course({"run"});
+  REQUIRE(project.calls("cmake").size() == 1);
+  CHECK(contains(project.calls("cmake")[0], "-DFLASH_WITH_CUDA=ON -U CMAKE_CUDA_COMPILER"));
 }
 
 TEST_CASE("./course run takes the GPU for the chapters that it can run and the simulation for the rest") {
