@@ -5,6 +5,7 @@
     docs/peers.py --preset anchors --json peers.json
     docs/peers.py --sizes 1,16,16,4096,4096,128,full 2,32,8,1024,4096,64,causal --dtype bf16
     docs/peers.py --device sim                       the simulated GPU on host tensors: checks only, no times
+    docs/peers.py --before OTHER/libflash_chapters.so --peers    what a change of a kernel is worth: two builds in turn
 
 The chapters come from libflash_chapters.so (common/program/flash_chapters.h), loaded into this process. "unfused" is standard
 attention in four calls, the counterpart of chapter 01; flash_attn_3 is FlashAttention-3 (flash_attn_interface). Each
@@ -472,6 +473,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--chapters", nargs="+", default=[""], metavar="NN", help="only those that begin so: 01 02_onl")
     parser.add_argument("--peers", nargs="*", choices=PEERS, default=list(PEERS), help="only these, or none at all")
     parser.add_argument("--library", dest="shared_library", type=Path, default=LIBRARY)
+    parser.add_argument("--before", type=Path, metavar="LIBRARY", help="another build, whose chapters run beside")
     parser.add_argument("--json", type=Path, help="write the figures to this file, after each size")
     arguments = parser.parse_args()
     if arguments.repeat < LEAST_REPEATS or not arguments.budget > 0:
@@ -485,10 +487,17 @@ def main() -> int:
     if on_gpu and not torch.cuda.is_available():
         stop(3, "PyTorch sees no CUDA GPU; --device sim checks the chapters on the simulated one")
     try:
-        library = Library(arguments.shared_library)
+        libraries = {"": Library(arguments.shared_library)}
+        if arguments.before:
+            libraries["before:"] = Library(arguments.before)
     except OSError as error:
         stop(3, f"the chapters' library is missing, build it with: cmake --workflow --preset default ({error})")
-    variants = [names for names in library.variants() if names[0].startswith(tuple(arguments.chapters))]
+    variants = [
+        (build, library, names)
+        for build, library in libraries.items()
+        for names in library.variants()
+        if names[0].startswith(tuple(arguments.chapters))
+    ]
     if not variants:
         stop(2, f"no chapter begins with {' or '.join(arguments.chapters)}")
 
@@ -512,7 +521,10 @@ def main() -> int:
     print(f"{report['device']}, PyTorch {report['torch']}, CUDA {report['cuda']}, {arguments.dtype}")
     for size in arguments.sizes or PRESETS[arguments.preset or ("small" if on_gpu else "tiny")]:
         problem = make_problem(size, DTYPES[arguments.dtype], "cuda" if on_gpu else "cpu")
-        chapters = [Contestant("/".join(names), functools.partial(library.prepare, names)) for names in variants]
+        chapters = [
+            Contestant(build + "/".join(names), functools.partial(library.prepare, names))
+            for build, library, names in variants
+        ]
         contestants = chapters + [Contestant(name, PEERS[name]) for name in arguments.peers]
         for contestant in contestants:
             contestant.enter(problem)
