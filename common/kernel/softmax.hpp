@@ -53,9 +53,8 @@ __device__ __forceinline__ void mask_scores(Accumulator (&S)[RowTiles][KeyTiles]
   }
 }
 
-/// Whether the rounding of m shows in exponentials relative to it. (So it is of the maximum of a row that has seen
-/// nothing, where it does no harm.)
-__device__ __forceinline__ bool is_large(float m) { return fabsf(m) >= LargeMaximum; }
+/// Whether the rounding of m shows in exponentials relative to it; not that of a row that has seen nothing.
+__device__ __forceinline__ bool is_large(float m) { return fabsf(m) >= LargeMaximum && m != NothingSeen; }
 
 /// The largest of this lane's scores in row Accumulator::row(h).
 template <int KeyTiles>
