@@ -22,7 +22,8 @@ export -f check
 runs=()
 for program in "$build"/chapters/*; do
   # The first word of each variant's line in the help, up to the colon. cuBLAS is NVIDIA's to check.
-  variants=$("$program" --help | sed -nE 's/^ +([a-z0-9-]+): .*/\1/p' | grep -v '^cublas$')
+  variants=$("$program" --help | sed -nE '/^ +--variant /,/^ +--(block-q|device) /s/^ +([a-z0-9-]+): .*/\1/p' |
+    grep -v '^cublas$')
   for variant in $variants; do
     for tool in memcheck racecheck initcheck; do
       for shape in "--seq 77 --seq-kv 131 --head-dim 64 --causal" "--seq 200 --seq-kv 197 --head-dim 128"; do

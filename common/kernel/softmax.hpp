@@ -143,7 +143,7 @@ __device__ __forceinline__ float update_maximum(Accumulator (&O)[RowTiles][ColTi
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
       m_new[r][h] = lane_maximum(S[r], h);
-      to_do |= multiply_rounded(m_new[r][h], scale_log2) - m[r][h] > RescaleThreshold || is_large(m[r][h]);
+      to_do |= fmaf(m_new[r][h], scale_log2, -m[r][h]) > RescaleThreshold || fabsf(m[r][h]) >= LargeMaximum;
     }
   }
   if (!__any_sync(0xffffffffu, to_do)) return scale_log2;
