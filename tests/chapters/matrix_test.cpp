@@ -47,7 +47,14 @@ TEST_CASE("chapters are right on the matrix of shapes, to the byte and to the bi
   run_all(matrix_cases());
 }
 
-TEST_CASE("chapters are right for scores that are hard on a softmax", "[chapters]") { run_all(score_cases()); }
+TEST_CASE("chapters are right for scores that are hard on a softmax", "[chapters]") {
+  const std::vector<Case> cases = score_cases();
+  for (const Chapter* chapter : chapters_under_test()) {
+    for (const LaunchOptions& variant : variants_for(*chapter, DeviceKind::sim)) {
+      run_each(matrix_runs(*chapter, variant, cases));
+    }
+  }
+}
 
 TEST_CASE("chapters are right at the edges of each of their tiles", "[chapters]") {
   for (const Chapter* chapter : chapters_under_test()) {

@@ -116,6 +116,18 @@ else()
   set(entry ${identifier}::${namespace}::launch)
 endif()
 
+# -- Compiled for the head dimension of its problem alone: the launches of others are most of the compile time.
+set(head_dim 64)
+if(problem MATCHES "head-dim ([0-9]+)")
+  set(head_dim ${CMAKE_MATCH_1})
+endif()
+foreach(other 64 128 256)
+  if(NOT other EQUAL head_dim AND kernel MATCHES "launch_[a-z_]*<Element, ${head_dim}[,>]")
+    string(REGEX REPLACE "\n +(if \\([^\n]*\\) return )?launch_[a-z_]*<Element, ${other}[,>][^\n]*" "" kernel
+                         "${kernel}")
+  endif()
+endforeach()
+
 set(launch "nullptr")
 set(code "// Generated from tests/mutants/${name}.mutant by tests/mutants/ApplyMutant.cmake.\n")
 if(problems STREQUAL "")
