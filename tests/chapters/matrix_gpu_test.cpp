@@ -15,7 +15,7 @@ void run_all(const std::vector<Case>& cases) {
     for (const LaunchOptions& variant : variants_for(*chapter, DeviceKind::gpu)) {
       for (const MatrixRun& run : matrix_runs(*chapter, variant, cases)) {
         INFO(describe(*chapter, run.options) << ": " << run.c->describe());
-        CHECK(matrix_failure(run, *device, *device) == "");
+        CHECK(matrix_failure(run, *device, device.get()) == "");
       }
     }
   }

@@ -79,7 +79,7 @@ TEST_CASE("the harness sees a result that changes from run to run", "[harness]")
   };
   const Case c{{1, 1, 1, 7, 9, 64, true, DType::fp16}};
   sim::Machine machine;
-  const std::string failure = matrix_failure({&chapter, {chapter.info.variants[0].name}, &c}, machine, machine);
+  const std::string failure = matrix_failure({&chapter, {chapter.info.variants[0].name}, &c}, machine, &machine);
   CHECK(failure.find("not the same bits the second time: element 0 of O") == 0);
 }
 

@@ -184,9 +184,10 @@ struct MatrixRun {
 std::vector<MatrixRun> matrix_runs(const Chapter& chapter, const LaunchOptions& variant,
                                    const std::vector<Case>& cases);
 
-/// Everything that run_case looks at, and that a second run, on another device if there is one, gives the same bits. A
-/// problem that the chapter does not take must be refused in one line. "" if all is well, else what is not.
-std::string matrix_failure(const MatrixRun& run, Device& first, Device& second);
+/// Everything that run_case looks at, and with a `second` device (which may be the first again; or null) that a run
+/// there gives the same bits. A problem that the chapter does not take must be refused in one line. "" if all is well,
+/// else what is not.
+std::string matrix_failure(const MatrixRun& run, Device& first, Device* second);
 
 /// run_case on one device, where nothing may be refused. "" if all is well, else what is not.
 std::string run_failure(const MatrixRun& run, Device& device);
