@@ -38,9 +38,9 @@ TEST_CASE("q, k and v that NumPy saved run through every chapter, and NumPy agre
     INFO(chapter.name << (how.empty() ? "" : " causal"));
     std::vector<std::string> command = {program_of(chapter), "--device", "sim", "--check", "off"};
     std::vector<std::string> check = {python, std::string(FLASH_SOURCES) + "/docs/check_numpy.py"};
-    for (const auto* part : {&inputs, &outputs, &how}) {
-      command.insert(command.end(), part->begin(), part->end());
-      check.insert(check.end(), part->begin(), part->end());
+    for (const auto& part : {inputs, outputs, how}) {
+      command.insert(command.end(), part.begin(), part.end());
+      check.insert(check.end(), part.begin(), part.end());
     }
     const Ended ended = run(command);
     INFO(ended.out << ended.err);
