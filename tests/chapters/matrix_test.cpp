@@ -59,7 +59,8 @@ TEST_CASE("chapters are right at the edges of each of their tiles", "[chapters]"
       for (const LaunchOptions& tile : tiles_for(*chapter, variant)) {
         const std::vector<Case> cases = tile_cases(*chapter, tile);
         std::vector<MatrixRun> runs;
-        for (const Case& c : cases) runs.push_back({chapter, tile, &c});
+        const std::size_t step = variant.variant == chapter->info.variants[0].name ? 1 : 2;
+        for (std::size_t i = 0; i < cases.size(); i += step) runs.push_back({chapter, tile, &cases[i]});
         run_each(runs);
       }
     }
