@@ -26,7 +26,9 @@ TEST_CASE("schedule seeds 1 to 50 give the same bits and the same counts", "[cha
         INFO(describe(*chapter, options) << ": " << c.describe());
         CHECK(in_order.failure == "");
         std::vector<std::string> failures(kSeeds + 1);
+        const bool is_default = variant.variant == chapter->info.variants[0].name;
         parallel_for(kSeeds + 1, 0, [&](std::int64_t seed) {
+          if (!is_default && seed % 2 == 1) return;  // variants for comparison: each second
           try {
             // Every fifth seed on several host threads, so that blocks interleave; seed 0 too.
             const Outcome outcome = run(std::uint64_t(seed), seed % 5 == 0 ? 3 : 1);
