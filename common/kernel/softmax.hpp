@@ -143,6 +143,7 @@ __device__ __forceinline__ float update_maximum(Accumulator (&O)[RowTiles][ColTi
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
       m_new[r][h] = lane_maximum(S[r], h);
+      // Not is_large(m): a row that has seen nothing only takes the longer way, and this is in every tile's path.
       to_do |= fmaf(m_new[r][h], scale_log2, -m[r][h]) > RescaleThreshold || fabsf(m[r][h]) >= LargeMaximum;
     }
   }
