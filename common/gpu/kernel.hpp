@@ -12,5 +12,10 @@
 #include "common/ptx/cp_async.hpp"
 #include "common/ptx/math.hpp"
 #include "common/ptx/matrix.hpp"
+#include "common/ptx/mbarrier.hpp"
+#include "common/ptx/tma.hpp"
+#include "common/ptx/warpgroup.hpp"
+#include "common/ptx/wgmma.hpp"
 
 #define MACHINE gpu
+// Names in shared storage are for the simulation's reports.

@@ -6,6 +6,7 @@
 
 #include "common/gpu/ceilings.hpp"
 #include "common/gpu/cublas.hpp"
+#include "common/gpu/dynamic_library.hpp"
 #include "common/gpu/flush.hpp"
 #include "common/gpu/traffic_counters.hpp"
 
@@ -46,16 +47,38 @@ int current_device() {
   return device;
 }
 
+int device_attribute(cudaDeviceAttr which) {
+  int value = 0;
+  FLASH_CUDA(cudaDeviceGetAttribute(&value, which, current_device()));
+  return value;
+}
+
+using EncodeTiled = decltype(&cuTensorMapEncodeTiled);
+
+/// The driver's function, which the CUDA runtime has no counterpart for.
+EncodeTiled encode_tiled() {
+  static const EncodeTiled function = [] {
+    std::string why_not;
+    void* driver = load_library({"libcuda.so.1"}, {}, &why_not);
+    void* found = driver == nullptr ? nullptr : dlsym(driver, "cuTensorMapEncodeTiled");
+    if (found == nullptr) throw DeviceError("no tensor maps: " + (why_not.empty() ? "the driver is too old" : why_not));
+    return reinterpret_cast<EncodeTiled>(found);
+  }();
+  return function;
+}
+
 }  // namespace
 
 Machine::Machine() {
   if (const std::string why = missing_gpu(); !why.empty()) throw DeviceError(why);
   FLASH_CUDA(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking));
   owns_stream_ = true;
+  processors_ = device_attribute(cudaDevAttrMultiProcessorCount);
 }
 
 Machine::Machine(cudaStream_t stream) : stream_(stream) {
   if (const std::string why = missing_gpu(); !why.empty()) throw DeviceError(why);
+  processors_ = device_attribute(cudaDevAttrMultiProcessorCount);
 }
 
 Machine::~Machine() {
@@ -73,13 +96,9 @@ std::string Machine::describe() const {
 }
 
 DeviceLimits Machine::limits() const {
-  const auto attribute = [](cudaDeviceAttr which) {
-    int value = 0;
-    FLASH_CUDA(cudaDeviceGetAttribute(&value, which, current_device()));
-    return value;
-  };
-  return {10 * attribute(cudaDevAttrComputeCapabilityMajor) + attribute(cudaDevAttrComputeCapabilityMinor),
-          std::size_t(attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin))};
+  return {
+      10 * device_attribute(cudaDevAttrComputeCapabilityMajor) + device_attribute(cudaDevAttrComputeCapabilityMinor),
+      std::size_t(device_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin))};
 }
 
 std::size_t Machine::free_bytes() const {
@@ -212,6 +231,33 @@ void Machine::check_launch(cudaError_t error, const LaunchConfig& config) {
                   "failed: {} ({})",
                   config.name, config.grid.x, config.grid.y, config.grid.z, config.threads, config.shared_bytes,
                   cudaGetErrorName(error), cudaGetErrorString(error)));
+}
+
+TensorMap Machine::tensor_map(const TensorMapSpec& spec) const {
+  if (const std::string why = refusal(spec); !why.empty()) throw UsageError(why);
+  cuuint64_t extents[5], strides[4];
+  cuuint32_t box[5], element_strides[5];
+  for (int i = 0; i < spec.rank; ++i) {
+    extents[i] = cuuint64_t(spec.extent[i]);
+    if (i > 0) strides[i - 1] = cuuint64_t(spec.stride[i]);
+    box[i] = cuuint32_t(spec.box[i]);
+    element_strides[i] = 1;
+  }
+  constexpr CUtensorMapSwizzle swizzles[] = {CU_TENSOR_MAP_SWIZZLE_NONE, CU_TENSOR_MAP_SWIZZLE_32B,
+                                             CU_TENSOR_MAP_SWIZZLE_64B, CU_TENSOR_MAP_SWIZZLE_128B};
+  // Elements are only moved, so their width is all that counts.
+  const CUtensorMapDataType type = spec.element_bytes == 1   ? CU_TENSOR_MAP_DATA_TYPE_UINT8
+                                   : spec.element_bytes == 2 ? CU_TENSOR_MAP_DATA_TYPE_UINT16
+                                                             : CU_TENSOR_MAP_DATA_TYPE_UINT32;
+  TensorMap map;
+  const CUresult result =
+      encode_tiled()(&map.value, type, cuuint32_t(spec.rank), spec.data, extents, strides, box, element_strides,
+                     CU_TENSOR_MAP_INTERLEAVE_NONE, swizzles[int(spec.swizzle)], CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+                     CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  if (result != CUDA_SUCCESS) {
+    throw DeviceError(fmt::format("{}: the driver makes no tensor map of it (error {})", spec.tensor, int(result)));
+  }
+  return map;
 }
 
 void Machine::batched_product(Product product, float alpha, const TensorRef& a, const TensorRef& b, const TensorRef& c,

@@ -10,8 +10,10 @@
 
 #include "common/base/launch_config.hpp"
 #include "common/base/problem.hpp"
+#include "common/base/tensor_map.hpp"
 #include "common/device/device.hpp"
 #include "common/gpu/check.hpp"
+#include "common/gpu/tensor_map.hpp"
 
 namespace flash {
 class Cublas;
@@ -50,6 +52,12 @@ class Machine final : public Device {
 
   cudaStream_t stream() const { return stream_; }
 
+  /// For the copy engine. Throws UsageError, one line, for what it cannot take, and DeviceError where the driver refuses.
+  TensorMap tensor_map(const TensorMapSpec& spec) const;
+
+  /// Streaming multiprocessors.
+  int processors() const { return processors_; }
+
   /// Queues the kernel on the stream. Throws DeviceError when the launch is refused.
   template <typename... Parameters, typename... Arguments>
   void launch(const LaunchConfig& config, void (*kernel)(Parameters...), Arguments&&... arguments) {
@@ -76,6 +84,7 @@ class Machine final : public Device {
 
   cudaStream_t stream_ = nullptr;
   bool owns_stream_ = false;
+  int processors_ = 0;
   std::unique_ptr<Cublas> cublas_;
   std::unique_ptr<TrafficCounters> counters_;
   std::string no_counters_;  // why there are none, once that is known

@@ -9,6 +9,9 @@ namespace flash::gpu {
 using half = ::__half;
 using bfloat16 = ::__nv_bfloat16;
 
+/// A sum of the tensor cores. The simulation watches who touches it while a product is under way.
+using AccumulatorRegister = float;
+
 __device__ __forceinline__ float to_float(half x) { return __half2float(x); }
 __device__ __forceinline__ float to_float(bfloat16 x) { return __bfloat162float(x); }
 __device__ __forceinline__ float to_float(float x) { return x; }

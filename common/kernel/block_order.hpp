@@ -30,7 +30,7 @@ struct BlockOrder {
     heads_at_once = int((std::int64_t(batch) * heads + rounds - 1) / rounds);
   }
 
-  std::int64_t blocks() const { return std::int64_t(batch) * heads * q_blocks; }
+  FLASH_HOST_DEVICE std::int64_t blocks() const { return std::int64_t(batch) * heads * q_blocks; }
 
   /// Counted from the last block: so the longest causal rows come first in each round, and a round of fewer heads than
   /// the others comes before them.

@@ -19,7 +19,7 @@ struct FragmentB2 {
 
 /// [16, 8] sums in fp32. value[2h + i] is row row(h), column column(i).
 struct Accumulator {
-  float value[4];
+  AccumulatorRegister value[4];
 
   __device__ __forceinline__ static int row(int half) { return int(threadIdx.x % 32 / 4) + 8 * half; }
   __device__ __forceinline__ static int column(int i) { return int(threadIdx.x % 4 * 2) + i; }

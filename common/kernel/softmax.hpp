@@ -157,6 +157,40 @@ __device__ __forceinline__ float update_maximum(Accumulator (&O)[RowTiles][ColTi
   return score_factor(S, m, scale_log2);
 }
 
+/// The same where O is in use: l is rescaled, and O is to be by `rescaling` if the return value is true, which is the same
+/// in all lanes. `factor` becomes score_factor's.
+template <int RowTiles, int KeyTiles>
+__device__ __forceinline__ bool raise_maximum(float (&l)[RowTiles][2], float (&m)[RowTiles][2],
+                                              Accumulator (&S)[RowTiles][KeyTiles], float scale_log2,
+                                              float (&rescaling)[RowTiles][2], float& factor,
+                                              Site site = Site::here()) {
+  const CalledFrom from(site);
+  float m_new[RowTiles][2];
+  bool to_do = false;
+#pragma unroll
+  for (int r = 0; r < RowTiles; ++r) {
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      m_new[r][h] = lane_maximum(S[r], h);
+      to_do |= fmaf(m_new[r][h], scale_log2, -m[r][h]) > RescaleThreshold || fabsf(m[r][h]) >= LargeMaximum;
+    }
+  }
+  factor = scale_log2;
+  if (!__any_sync(0xffffffffu, to_do)) return false;
+#pragma unroll
+  for (int r = 0; r < RowTiles; ++r) {
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      m_new[r][h] = fmaxf(m[r][h], multiply_rounded(quad_max(m_new[r][h]), scale_log2));
+      rescaling[r][h] = exp2_approx(m[r][h] - m_new[r][h]);
+      m[r][h] = m_new[r][h];
+      l[r][h] *= rescaling[r][h];
+    }
+  }
+  factor = score_factor(S, m, scale_log2);
+  return true;
+}
+
 /// 1 / l, what a row's sums are multiplied with at the end; 0 for a row that saw nothing (its O is 0).
 __device__ __forceinline__ float inverse_sum(float l) { return l == 0.0f ? 0.0f : 1.0f / l; }
 

@@ -1,0 +1,70 @@
+// Hopper's copy engine, the tensor memory accelerator (PTX cp.async.bulk.tensor); the twin of common/sim/tma.hpp. One
+// thread asks for a whole box of a tensor; the engine computes the addresses.
+#pragma once
+
+#include "common/gpu/tensor_map.hpp"
+#include "common/gpu/views.hpp"
+#include "common/ptx/instruction.hpp"
+#include "common/ptx/mbarrier.hpp"
+
+namespace flash::gpu {
+
+/// Copies the box at `coordinates` (the innermost first; elements outside the tensor are zeros) to shared memory.
+/// Returns at once: `barrier` is told of each byte that has come.
+template <int Rank>
+__device__ __forceinline__ void tma_load(SharedAddress to, const TensorMap& map, const int (&at)[Rank],
+                                         Mbarrier& barrier) {
+  static_assert(Rank == 3 || Rank == 5, "the ranks that chapters and tests use");
+  if constexpr (Rank == 3) {
+    FLASH_ASM_90(
+        "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5}], [%2];" ::
+            "r"(to.value),
+        "l"(&map.value), "r"(barrier.address()), "r"(at[0]), "r"(at[1]), "r"(at[2])
+        : "memory");
+  } else {
+    FLASH_ASM_90(
+        "cp.async.bulk.tensor.5d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5, %6, %7}], "
+        "[%2];" ::"r"(to.value),
+        "l"(&map.value), "r"(barrier.address()), "r"(at[0]), "r"(at[1]), "r"(at[2]), "r"(at[3]), "r"(at[4])
+        : "memory");
+  }
+}
+
+/// Copies from shared memory to the box at `coordinates`; elements outside the tensor are left out. What was written by
+/// ordinary stores needs async_proxy_fence before. Returns at once: see tma_store_commit and tma_store_wait_read.
+template <int Rank>
+__device__ __forceinline__ void tma_store(const TensorMap& map, const int (&at)[Rank], SharedAddress from) {
+  static_assert(Rank == 5, "the rank that chapters use");
+  FLASH_ASM_90("cp.async.bulk.tensor.5d.global.shared::cta.bulk_group [%0, {%2, %3, %4, %5, %6}], [%1];" ::"l"(
+                   &map.value),
+               "r"(from.value), "r"(at[0]), "r"(at[1]), "r"(at[2]), "r"(at[3]), "r"(at[4])
+               : "memory");
+}
+
+/// Closes the group of stores that this thread issued since the last commit.
+__device__ __forceinline__ void tma_store_commit() { FLASH_ASM_90("cp.async.bulk.commit_group;" ::: "memory"); }
+
+/// Waits until at most `Pending` of this thread's newest groups have not been read from shared memory, which may then be
+/// written again.
+template <int Pending>
+__device__ __forceinline__ void tma_store_wait_read() {
+  FLASH_ASM_90("cp.async.bulk.wait_group.read %0;" ::"n"(Pending) : "memory");
+}
+
+/// The same, until they are written.
+template <int Pending>
+__device__ __forceinline__ void tma_store_wait() {
+  FLASH_ASM_90("cp.async.bulk.wait_group %0;" ::"n"(Pending) : "memory");
+}
+
+/// Brings the map into the cache that the copy engine reads it from.
+__device__ __forceinline__ void tma_prefetch_map(const TensorMap& map) {
+  FLASH_ASM_90("prefetch.tensormap [%0];" ::"l"(&map.value) : "memory");
+}
+
+/// What this thread stored to shared memory before is seen by the copy engine and by wgmma after a barrier.
+__device__ __forceinline__ void async_proxy_fence() {
+  FLASH_ASM_90("fence.proxy.async.shared::cta;" ::: "memory");
+}
+
+}  // namespace flash::gpu
