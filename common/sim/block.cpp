@@ -487,6 +487,10 @@ void Block::check(const Conflict& conflict, const char* access, const TilePlace&
             fmt::format("{}: no barrier between it and the write of byte {} by {}", what, conflict.offset, earlier),
             site);
     case Conflict::race_with_read:
+      // A warp that has not waited itself is told so, even if another's wait has already let the product be done.
+      if (conflict.thread >= tensor_cores(0) && !warpgroup_unit_->reader_of(conflict.offset).empty()) {
+        return check({Conflict::operand_in_use, conflict.thread, conflict.site, conflict.offset}, access, place, site);
+      }
       fault("data race",
             fmt::format("{}: no barrier between it and the read of byte {} by {}", what, conflict.offset, earlier),
             site);
@@ -549,7 +553,7 @@ std::string element_name(const GlobalPlace& place) {
 }
 
 void Block::record_global(GlobalAccess access, const GlobalPlace& place, const void* address, int bytes, SiteId at,
-                          const std::string& who) {
+                          int thread) {
   const BlockConflict race = history_.access(access, address, bytes, {sites_.outermost(at), sites_.site(at)});
   if (!race.found) return;
   constexpr const char* kNames[] = {"read", "atomic", "write"};
@@ -558,7 +562,7 @@ void Block::record_global(GlobalAccess access, const GlobalPlace& place, const v
            fmt::format("{} of {}: {} {} it at {}, and nothing orders the two blocks", kNames[int(access)],
                        element_name(place), block_name(race.block, grid_), kEarlier[int(race.access)],
                        sim::describe(race.place, ", in ")),
-           who, at);
+           thread_name(thread), at);
 }
 
 void Block::log_global(AccessKind kind, int tensor, const void* address, int bytes, Site site) {

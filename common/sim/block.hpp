@@ -272,10 +272,11 @@ class Block {
   void access_global(GlobalAccess access, AccessKind kind, const GlobalPlace& place, const void* address, int bytes,
                      Site site) {
     log_global(kind, place.tensor, address, bytes, site);  // may let other lanes run, so it comes first
-    if (!history_.knows(access, address, bytes)) record_global(access, place, address, bytes, here(site), "");
+    if (!history_.knows(access, address, bytes))
+      record_global(access, place, address, bytes, here(site), running_thread->linear);
   }
   void record_global(GlobalAccess access, const GlobalPlace& place, const void* address, int bytes, SiteId site,
-                     const std::string& who);
+                     int thread);
   void log_global(AccessKind kind, int tensor, const void* address, int bytes, Site site);
   void check(const Conflict& conflict, const char* access, const TilePlace& place, Site site);
   [[noreturn]] void deadlock();

@@ -266,8 +266,7 @@ void CopyEngine::access_global(const Box& box, GlobalAccess access, int thread, 
     if (run.count == 0) return;
     const GlobalPlace place{box.tensor,        int(run.coordinate[3]), int(run.coordinate[2]),
                             run.coordinate[1], run.coordinate[0],      run.count};
-    block_.record_global(access, place, run.global, run.count * box.map->element_bytes, site,
-                         block_.thread_name(thread));
+    block_.record_global(access, place, run.global, run.count * box.map->element_bytes, site, thread);
   });
 }
 
@@ -288,7 +287,9 @@ void CopyEngine::load(std::byte* to, const TensorMap& map, const int* coordinate
   }
   const SiteId at = block_.here(site);
   const int thread = running_thread->linear;
-  block_.check(block_.shadow_.begin_copy(thread, offset, bytes, at), "TMA load", block_.place_of(to), site);
+  const TilePlace place = block_.place_of(to);
+  block_.check(block_.shadow_.check_overwrite(block_.shadow_.issuer(thread), offset, bytes), "TMA load", place, site);
+  block_.check(block_.shadow_.begin_copy(thread, offset, bytes, at), "TMA load", place, site);
   count(box, false);
   access_global(box, GlobalAccess::read, thread, at);
   SharedCounters& shared = block_.counters_->shared_of(SharedAccess::tma_load);

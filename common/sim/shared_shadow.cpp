@@ -462,6 +462,15 @@ Conflict SharedShadow::check_operand(const Issuer& issuer, int offset, int bytes
   });
 }
 
+Conflict SharedShadow::check_overwrite(const Issuer& issuer, int offset, int bytes) {
+  return each_record(offset, bytes, [&](Record& record, int at, int) -> Conflict {
+    const bool known = issuer.knows.of(record.writer) > record.written || record.writer == issuer.first_thread;
+    if (record.written < block_start_ || record.copier != 0 || !known) return {};
+    if (fenced(issuer, record.writer, record.written)) return {};
+    return {Conflict::missing_fence, record.writer, record.write_site, at};
+  });
+}
+
 void SharedShadow::begin_operand(int offset, int bytes) {
   each_record(offset, bytes, [&](Record& record, int, int) {
     record.operand += 1;

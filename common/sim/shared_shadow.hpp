@@ -107,6 +107,8 @@ class SharedShadow {
 
   /// Whether the bytes are written, and that before the issuer's operation, also for the async proxy.
   Conflict check_operand(const Issuer& issuer, int offset, int bytes);
+  /// Whether the async proxy knows of what was written there before; begin_copy() looks whether it is ordered.
+  Conflict check_overwrite(const Issuer& issuer, int offset, int bytes);
   /// While an operation reads the bytes, nobody may write them.
   void begin_operand(int offset, int bytes);
   void end_operand(int offset, int bytes);

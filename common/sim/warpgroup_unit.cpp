@@ -258,7 +258,6 @@ std::size_t WarpgroupUnit::accumulators_of(Warpgroup& group, int number, const W
     }
   }
   for (int& products : known->in_flight) products += 1;
-  known->fenced.fill(false);
   known->site = block_.here(site);
   return std::size_t(known - group.accumulators.begin());
 }
@@ -425,6 +424,7 @@ void WarpgroupUnit::deliver(Warpgroup& group, int warp, std::size_t to) {
     if (!product.computed) compute(group, number, product);
     Accumulators& accumulators = group.accumulators[product.accumulators];
     if (--accumulators.in_flight[side] != 0) continue;
+    accumulators.fenced[side] = false;
     for (std::size_t t = side * 32; t < side * 32 + 32; ++t) {
       for (int tile = 0; tile < accumulators.n / 8; ++tile) {
         for (int r = 0; r < 4; ++r) {
@@ -482,9 +482,13 @@ void WarpgroupUnit::thread_exits(const Thread& thread) {
 
 std::string WarpgroupUnit::reader_of(int offset) const {
   for (std::size_t g = 0; g < groups_.size(); ++g) {
-    for (const Product& product : groups_[g].products) {
+    const Warpgroup& group = groups_[g];
+    for (std::size_t i = 0; i < group.products.size(); ++i) {
+      const Product& product = group.products[i];
       const auto covers = [offset](int piece) { return offset >= piece && offset < piece + kPieceBytes; };
-      if (product.computed) continue;
+      const bool waited = running_thread == nullptr || running_thread->warp / 4 != int(g) ||
+                          group.sides[std::size_t(running_thread->warp % 4)].delivered > group.first + i;
+      if (product.computed && waited) continue;
       if (std::any_of(product.a_pieces.begin(), product.a_pieces.end(), covers) ||
           std::any_of(product.b_pieces.begin(), product.b_pieces.end(), covers)) {
         return fmt::format("the wgmma of warps {} to {}\n  issued at {}", 4 * g, 4 * g + 3,

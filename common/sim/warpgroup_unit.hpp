@@ -56,7 +56,7 @@ class WarpgroupUnit {
 
   // -- For reports
 
-  /// The product that reads this byte of shared memory, or "".
+  /// The product that reads this byte of shared memory, as far as the running thread can know, or "".
   std::string reader_of(int offset) const;
   std::string wait_text(int warpgroup) const;
   /// A warpgroup of which some warps wait for others that are elsewhere, in words; or "".
