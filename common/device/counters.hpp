@@ -16,7 +16,7 @@ struct TensorCounters {
   std::int64_t read_sectors = 0;
   std::int64_t written_sectors = 0;
   std::int64_t atomic_sectors = 0;
-  std::int64_t read_requests = 0;  // warp-wide instructions
+  std::int64_t read_requests = 0;  // warp-wide instructions, and TMA's
   std::int64_t written_requests = 0;
   std::int64_t useful_bytes_read = 0;  // what the lanes received
   std::int64_t useful_bytes_written = 0;
@@ -25,13 +25,14 @@ struct TensorCounters {
   std::int64_t bytes_written() const { return 32 * written_sectors; }
 };
 
-enum class SharedAccess { load, store, ldmatrix, stmatrix, cp_async };
-inline constexpr int kSharedAccessKinds = 5;
+/// The last three are made by units that touch shared memory on their own, in whole boxes and operands.
+enum class SharedAccess { load, store, ldmatrix, stmatrix, cp_async, tma_load, tma_store, wgmma };
+inline constexpr int kSharedAccessKinds = 8;
 
 /// Shared memory answers a warp-wide access in wavefronts of up to 32 banks of 4 bytes; a conflict is a wavefront
 /// more than the bytes need.
 struct SharedCounters {
-  std::int64_t accesses = 0;  // warp-wide
+  std::int64_t accesses = 0;  // instructions of a warp; of a thread for TMA, of a warpgroup for wgmma
   std::int64_t bytes = 0;
   std::int64_t bank_conflicts = 0;
 };

@@ -9,7 +9,8 @@ namespace flash::gpu {
 using half = ::__half;
 using bfloat16 = ::__nv_bfloat16;
 
-/// A sum of the tensor cores. The simulation watches who touches it while a product is under way.
+/// A fp32 sum in a register, on which an asynchronous product may work: the simulated GPU's has a type of its own, to
+/// see when it is touched too early.
 using AccumulatorRegister = float;
 
 __device__ __forceinline__ float to_float(half x) { return __half2float(x); }

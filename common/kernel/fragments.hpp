@@ -199,7 +199,7 @@ __device__ __forceinline__ void store_accumulators(SharedTile<Element, Rows, Col
     for (int h = 0; h < 2; ++h) {
 #pragma unroll
       for (int c = 0; c < ColTiles; ++c) {
-        const float* pair = &O[r][c].value[2 * h];
+        const AccumulatorRegister* pair = &O[r][c].value[2 * h];
         tile.store_vector(row + 16 * r + Accumulator::row(h), col + 8 * c + Accumulator::column(0),
                           Vector<Element, 2>{from_float<Element>(pair[0]), from_float<Element>(pair[1])});
       }

@@ -38,7 +38,8 @@ double counted_written(const sim::Counters& counters) {
   return bytes;
 }
 
-constexpr const char* kSharedNames[sim::kSharedAccessKinds] = {"loads", "stores", "ldmatrix", "stmatrix", "cp.async"};
+constexpr const char* kSharedNames[sim::kSharedAccessKinds] = {"loads",    "stores",    "ldmatrix",   "stmatrix",
+                                                               "cp.async", "TMA loads", "TMA stores", "wgmma"};
 
 void add_check(std::string& report, const ChapterRun& run) {
   if (!run.check) return line(report, "check", "off");
@@ -77,9 +78,12 @@ void add_counted(std::string& report, const ChapterRun& run) {
   for (int kind = 0; kind < sim::kSharedAccessKinds; ++kind) {
     const sim::SharedCounters& counters = counted.shared[std::size_t(kind)];
     if (counters.accesses == 0) continue;
-    shared +=
-        fmt::format("{}{} {} ({}, {} bank conflicts, predicted {})", shared.empty() ? "" : "; ", counters.accesses,
-                    kSharedNames[kind], bytes_text(double(counters.bytes)), counters.bank_conflicts, predicted[kind]);
+    shared += fmt::format("{}{} {} ({}", shared.empty() ? "" : "; ", counters.accesses, kSharedNames[kind],
+                          bytes_text(double(counters.bytes)));
+    // What TMA and wgmma do has no lanes that could meet in a bank.
+    shared += std::size_t(kind) >= std::size(predicted)
+                  ? ")"
+                  : fmt::format(", {} bank conflicts, predicted {})", counters.bank_conflicts, predicted[kind]);
   }
   line(report, "shared memory", shared.empty() ? "not used" : shared);
   line(report, "operations",

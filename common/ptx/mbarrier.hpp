@@ -38,6 +38,20 @@ class Mbarrier {
         "r"(parity)
         : "memory");
   }
+  /// Whether it has; asks once.
+  __device__ __forceinline__ bool try_wait(unsigned parity) {
+    unsigned complete = 0;
+    FLASH_ASM_90(
+        "{\n"
+        ".reg .pred complete;\n"
+        "mbarrier.try_wait.parity.shared::cta.b64 complete, [%1], %2;\n"
+        "selp.u32 %0, 1, 0, complete;\n"
+        "}"
+        : "=r"(complete)
+        : "r"(address()), "r"(parity)
+        : "memory");
+    return complete != 0;
+  }
 
   /// As PTX takes it.
   __device__ __forceinline__ unsigned address() const { return unsigned(__cvta_generic_to_shared(&state_)); }

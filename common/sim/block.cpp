@@ -12,12 +12,16 @@
 #include <map>
 #include <new>
 
+#include "common/sim/copy_engine.hpp"
+#include "common/sim/warpgroup_unit.hpp"
+
 namespace flash::sim {
 
 namespace {
 
 constexpr std::size_t kStackBytes = 128 * 1024;
 constexpr int kNamedBarriers = 16;
+constexpr int kIdlePolls = 1000;  // of which nothing comes
 
 /// Stacks with a guard page below: an overflow is a segmentation fault, not another thread's variables.
 struct StackAllocator {
@@ -81,7 +85,11 @@ std::string lane_list(std::uint32_t lanes) {
 
 }  // namespace
 
-Block::Block() : shared_(nullptr, std::free), barriers_(kNamedBarriers) {
+Block::Block()
+    : shared_(nullptr, std::free),
+      barriers_(kNamedBarriers),
+      copy_engine_(std::make_unique<CopyEngine>(*this)),
+      warpgroup_unit_(std::make_unique<WarpgroupUnit>(*this)) {
   // The hardware's limit on shared memory is small enough to hold the whole of it once.
   shared_.reset(static_cast<std::byte*>(std::aligned_alloc(1024, kMaxSharedBytes)));
   if (!shared_) throw std::bad_alloc();
@@ -100,7 +108,11 @@ void Block::thread_main(Thread& thread) {
   // A fiber serves block after block: it is made once and its stack stays warm.
   for (;;) {
     try {
-      if (!cancelled_) kernel_->body();
+      if (!cancelled_) {
+        kernel_->body();
+        copy_engine_->thread_exits(thread);
+        warpgroup_unit_->thread_exits(thread);
+      }
     } catch (const Cancelled&) {
     } catch (const boost::context::detail::forced_unwind&) {
       throw;
@@ -149,6 +161,10 @@ void Block::run(const KernelRun& kernel, std::int64_t block_linear, Counters& co
   make_fibers(thread_count_);
   shadow_.begin_block(shared_bytes_, thread_count_);
   history_.begin_block(kernel.global_shadow, block_linear);
+  copy_engine_->begin_block();
+  warpgroup_unit_->begin_block();
+  events_ = 0;
+  idle_polls_ = 0;
   warps_.assign(std::size_t(warp_count), {});
   for (Barrier& barrier : barriers_) barrier = {};
   member_name_ = nullptr;
@@ -163,6 +179,7 @@ void Block::run(const KernelRun& kernel, std::int64_t block_linear, Counters& co
     thread.exited = false;
     thread.caller = 0;
     thread.wait = {};
+    thread.packed = false;
     thread.log.entries.clear();
     thread.copy_groups_committed = 0;
     thread.copies.clear();
@@ -193,16 +210,24 @@ void Block::run(const KernelRun& kernel, std::int64_t block_linear, Counters& co
 void Block::schedule() {
   const bool seeded = kernel_->schedule_seed != 0;
   while (live_threads_ > 0) {
-    std::uint32_t runnable = 0;
+    std::uint32_t runnable = 0, polling = 0;
     for (std::size_t w = 0; w < warps_.size(); ++w) {
       if (warps_[w].ready | warps_[w].log_full) runnable |= 1u << w;
+      if (warps_[w].polling) polling |= 1u << w;
     }
-    if (runnable == 0) deadlock();
+    if (runnable != 0) {
+      idle_polls_ = 0;
+    } else {  // the latest legal moment
+      if (copy_engine_->finish_oldest(polling != 0)) continue;
+      if (polling == 0 || ++idle_polls_ > kIdlePolls) deadlock();
+    }
+    runnable |= polling;
     if (seeded) {
       int skip = int(random() % std::uint64_t(std::popcount(runnable)));
       while (skip-- > 0) runnable &= runnable - 1;
       current_warp_ = std::countr_zero(runnable);
       let_copies_arrive();
+      copy_engine_->finish_some();
     } else if (warps_[std::size_t(current_warp_)].ready == 0) {
       // The next in turn: a warp whose lanes run on without waiting must not keep the others from what it looks for.
       const std::uint32_t later = runnable & ~((2u << current_warp_) - 1);
@@ -222,6 +247,7 @@ void Block::run_warp(int w) {
       if (threads_[std::size_t(w * 32 + lane)]->log.entries.size() < AccessLog::kCapacity) warp.ready |= 1u << lane;
     }
     warp.log_full &= ~warp.ready;
+    if (warp.ready == 0) warp.ready = std::exchange(warp.polling, 0);
   }
   // One turn for each lane that is ready now; with a seed the turn starts at any lane.
   const int first = kernel_->schedule_seed != 0 ? int(random() % 32) : 0;
@@ -239,12 +265,13 @@ void Block::run_warp(int w) {
       progress_.fetch_add(1, std::memory_order_relaxed);
     }
   }
-  if (warp.ready == 0 && warp.log_full == 0) flush_logs(w);
+  if (warp.ready == 0 && warp.log_full == 0 && warp.polling == 0) flush_logs(w);
 }
 
 void Block::resume(Thread& thread) {
   Thread* const before = running_thread;
   running_thread = &thread;
+  ++events_;
   last_thread_.store(thread.linear, std::memory_order_relaxed);
   thread.fiber = std::move(thread.fiber).resume();
   running_thread = before;
@@ -255,6 +282,11 @@ void Block::suspend(Thread& thread) {
   thread.scheduler = std::move(thread.scheduler).resume();
   if (cancelled_) throw Cancelled{};
   thread.wait = {};
+}
+
+void Block::yield(Thread& thread) {
+  warps_[std::size_t(thread.warp)].polling |= 1u << thread.lane;
+  suspend(thread);
 }
 
 void Block::flush_logs(int w, std::uint32_t open) {
@@ -355,7 +387,7 @@ void Block::barrier(int id, int count, bool wait, Site site) {
 
 void Block::complete(Barrier& barrier) {
   counters_->barriers += 1;
-  progress_.fetch_add(1, std::memory_order_relaxed);
+  count_event();
   for (std::size_t w = 0; w < warps_.size(); ++w) {
     if (!(barrier.waiting >> w & 1u)) continue;
     shadow_.acquire(int(w), warps_[w].lanes, barrier.clock);
@@ -401,7 +433,7 @@ void Block::finish_meeting(std::uint32_t mask) {
   Warp& warp = warps_[std::size_t(self.warp)];
   std::erase_if(warp.meetings, [mask](const Meeting& meeting) { return meeting.mask == mask; });
   warp.ready |= mask & ~(1u << self.lane);
-  progress_.fetch_add(1, std::memory_order_relaxed);
+  count_event();
   // A collective of the whole warp is a point where its lanes have the same past: match their accesses here.
   if (mask == warp.live) flush_logs(self.warp);
 }
@@ -412,6 +444,10 @@ void Block::order_lanes(std::uint32_t mask) { shadow_.order_lanes(running_thread
 
 std::string Block::describe(const TilePlace& place) const {
   const std::string name = member_name_ == nullptr ? "" : member_name_(shared_.get(), place);
+  if (place.rows == 0) {
+    const auto at = static_cast<const std::byte*>(place.tile) - shared_.get();
+    return fmt::format("{}{}byte {} of shared memory", name, name.empty() ? "" : " at ", at);
+  }
   const std::string which =
       fmt::format("row {}, {}", place.row,
                   place.count == 1 ? fmt::format("column {}", place.col)
@@ -451,6 +487,10 @@ void Block::check(const Conflict& conflict, const char* access, const TilePlace&
             fmt::format("{}: no barrier between it and the write of byte {} by {}", what, conflict.offset, earlier),
             site);
     case Conflict::race_with_read:
+      // A warp that has not waited itself is told so, even if another's wait has already let the product be done.
+      if (conflict.thread >= tensor_cores(0) && !warpgroup_unit_->reader_of(conflict.offset).empty()) {
+        return check({Conflict::operand_in_use, conflict.thread, conflict.site, conflict.offset}, access, place, site);
+      }
       fault("data race",
             fmt::format("{}: no barrier between it and the read of byte {} by {}", what, conflict.offset, earlier),
             site);
@@ -459,7 +499,25 @@ void Block::check(const Conflict& conflict, const char* access, const TilePlace&
             fmt::format("{}: the asynchronous copy into byte {} has not been waited for; issued by {}", what,
                         conflict.offset, earlier),
             site);
+    case Conflict::operand_in_use: {
+      const std::string wgmma = warpgroup_unit_->reader_of(conflict.offset);
+      fault(wgmma.empty() ? "store source in use" : "operand in use",
+            fmt::format("{}: byte {} is being read by {}", what, conflict.offset,
+                        wgmma.empty() ? copy_engine_->reader_of(conflict.offset) : wgmma),
+            site);
+    }
+    case Conflict::missing_fence:
+      fault("missing proxy fence",
+            fmt::format("{}: no async_proxy_fence() between the plain write of byte {} and this access through the "
+                        "async proxy; written by {}",
+                        what, conflict.offset, earlier),
+            site);
   }
+}
+
+void Block::fence_proxy() {
+  shadow_.fence_proxy(running_thread->linear);
+  copy_engine_->fence_inits();
 }
 
 void Block::read_shared(const void* address, int bytes, SharedAccess kind, const TilePlace& place, Site site) {
@@ -494,17 +552,17 @@ std::string element_name(const GlobalPlace& place) {
                      place.head, place.row, place.col, place.col + place.count - 1);
 }
 
-void Block::record_global(GlobalAccess access, const GlobalPlace& place, const void* address, int bytes, Site site) {
-  const SiteId at = here(site);
+void Block::record_global(GlobalAccess access, const GlobalPlace& place, const void* address, int bytes, SiteId at,
+                          int thread) {
   const BlockConflict race = history_.access(access, address, bytes, {sites_.outermost(at), sites_.site(at)});
   if (!race.found) return;
   constexpr const char* kNames[] = {"read", "atomic", "write"};
   constexpr const char* kEarlier[] = {"read", "atomically updated", "wrote"};
-  fault("data race between blocks",
-        fmt::format("{} of {}: {} {} it at {}, and nothing orders the two blocks", kNames[int(access)],
-                    element_name(place), block_name(race.block, grid_), kEarlier[int(race.access)],
-                    sim::describe(race.place, ", in ")),
-        site);
+  fault_at("data race between blocks",
+           fmt::format("{} of {}: {} {} it at {}, and nothing orders the two blocks", kNames[int(access)],
+                       element_name(place), block_name(race.block, grid_), kEarlier[int(race.access)],
+                       sim::describe(race.place, ", in ")),
+           thread_name(thread), at);
 }
 
 void Block::log_global(AccessKind kind, int tensor, const void* address, int bytes, Site site) {
@@ -555,6 +613,11 @@ void Block::let_copies_arrive() {
 // -- Reports
 
 std::string Block::thread_name(int linear) const {
+  if (linear >= tensor_cores(0)) {
+    const int warp = (linear - tensor_cores(0)) / 32 * 4 + linear % 4;
+    return fmt::format("the tensor cores for warp {}", warp);
+  }
+  if (linear >= sim::copy_engine(0)) return "the copy engine";
   return fmt::format("thread {} (warp {}, lane {})", linear, linear / 32, linear % 32);
 }
 
@@ -566,10 +629,18 @@ std::string Block::where() const {
                      sim::describe(site));
 }
 
-void Block::fault(const std::string& kind, const std::string& what, Site site) {
-  throw Fault(kind, fmt::format("fault: {}\n  kernel {}, block ({}, {}, {}) of ({}, {}, {}), {}\n  at {}\n  {}", kind,
+void Block::fault(const std::string& kind, const std::string& what, Site site) { fault_at(kind, what, "", here(site)); }
+
+void Block::fault_at(const std::string& kind, const std::string& what, const std::string& who, SiteId site) {
+  std::string by;
+  if (!who.empty()) {
+    by = fmt::format(", {}", who);
+  } else if (running_thread != nullptr) {
+    by = fmt::format(", {}", thread_name(running_thread->linear));
+  }
+  throw Fault(kind, fmt::format("fault: {}\n  kernel {}, block ({}, {}, {}) of ({}, {}, {}){}\n  at {}\n  {}", kind,
                                 kernel_->config.name, block_index_.x, block_index_.y, block_index_.z, grid_.x, grid_.y,
-                                grid_.z, thread_name(running_thread->linear), describe(here(site), "\n  in "), what));
+                                grid_.z, by, describe(site, "\n  in "), what));
 }
 
 std::string Block::describe(SiteId site, const char* separator) const {
@@ -583,6 +654,10 @@ std::string Block::wait_text(const Thread& thread) const {
     const Barrier& barrier = barriers_[std::size_t(thread.wait.barrier)];
     if (thread.wait.barrier > 0) text += fmt::format(" {}", thread.wait.barrier);
     text += fmt::format(" ({} of {} threads are there)", barrier.threads(), barrier.expected);
+  } else if (thread.wait.mbarrier >= 0) {
+    text += fmt::format(" {}", copy_engine_->describe(thread.wait.mbarrier));
+  } else if (thread.wait.warpgroup >= 0) {
+    text += warpgroup_unit_->wait_text(thread.wait.warpgroup);
   } else if (thread.wait.mask != 0) {
     std::uint32_t arrived = 0;
     for (const Meeting& meeting : warps_[std::size_t(thread.warp)].meetings) {
@@ -608,27 +683,54 @@ std::string Block::waiting_report() const {
   return report;
 }
 
+std::uint32_t Block::at_mbarriers(std::size_t warp) const {
+  std::uint32_t lanes = 0;
+  for (std::uint32_t left = warps_[warp].live; left != 0; left &= left - 1) {
+    const int lane = std::countr_zero(left);
+    if (threads_[warp * 32 + std::size_t(lane)]->wait.mbarrier >= 0) lanes |= 1u << lane;
+  }
+  return lanes;
+}
+
 std::string Block::diverged() const {
   for (std::size_t w = 0; w < warps_.size(); ++w) {
     const Warp& warp = warps_[w];
+    const std::uint32_t elsewhere = warp.live & ~at_mbarriers(w);  // where they are not, they wait for what else
     const auto say = [&](const std::string& instruction, std::uint32_t there) {
       return fmt::format("a warp comes to {} as a whole: lanes {} of warp {} are there, lanes {} are not", instruction,
                          lane_list(there), w, lane_list(warp.live & ~there));
     };
     for (const Meeting& meeting : warp.meetings) {
-      if (meeting.aligned && (warp.live & ~meeting.arrived) != 0) return say(meeting.operation, meeting.arrived);
+      if (meeting.aligned && (elsewhere & ~meeting.arrived) != 0) return say(meeting.operation, meeting.arrived);
     }
     for (std::size_t id = 0; id < barriers_.size(); ++id) {
       const std::uint32_t lanes = barriers_[id].lanes[w];
-      if (lanes != 0 && (warp.live & ~lanes) != 0) return say(barrier_name(int(id)), lanes);
+      if (lanes != 0 && (elsewhere & ~lanes) != 0) return say(barrier_name(int(id)), lanes);
     }
   }
-  return "";
+  return warpgroup_unit_->diverged();
 }
 
 void Block::deadlock() {
   std::string kind = "deadlock", what = "no thread can go on";
-  for (std::size_t id = 0; id < barriers_.size(); ++id) {
+  bool mbarriers = false;
+  for (int i = 0; i < thread_count_; ++i) {
+    const Thread& thread = *threads_[std::size_t(i)];
+    if (thread.exited || thread.wait.mbarrier < 0) continue;
+    const bool bytes = copy_engine_->bytes_alone(thread.wait.mbarrier);
+    if (mbarriers && !bytes) continue;
+    mbarriers = true;
+    what = fmt::format("{} waits at {}", thread_name(i), copy_engine_->describe(thread.wait.mbarrier));
+    if (!bytes) continue;
+    kind = "transaction bytes";
+    what += ": what copies brought is not what arrive_expect_tx announced";
+    break;
+  }
+  if (const std::string registers = warpgroup_unit_->register_report(); !registers.empty() && !mbarriers) {
+    kind = "registers over budget";
+    what = registers;
+  }
+  for (std::size_t id = 0; id < barriers_.size() && !mbarriers; ++id) {
     const Barrier& barrier = barriers_[id];
     if (barrier.expected != 0 && live_threads_ < thread_count_) {
       kind = "barrier not reached by all";

@@ -35,6 +35,8 @@ struct Dim3 {
 };
 
 class Block;
+class CopyEngine;
+class WarpgroupUnit;
 
 /// What a thread waits for, in words for the deadlock report.
 struct Wait {
@@ -42,9 +44,12 @@ struct Wait {
   SiteId site = 0;
   std::uint32_t mask = 0;  // lanes a warp collective waits for
   int barrier = -1;        // its number, where the thread waits at one
+  int mbarrier = -1;       // its byte in shared memory, where the thread waits at one
+  int warpgroup = -1;      // its number, where the thread waits for the rest of it
 };
 
-/// A piece of a shared tile, for reports: `count` elements from (row, col) on.
+/// A piece of a shared tile, for reports: `count` elements from (row, col) on. With no rows it is a byte of shared
+/// memory.
 struct TilePlace {
   const void* tile;
   int rows, cols, row, col, count;
@@ -79,7 +84,8 @@ struct Thread {
   int warp = 0;
   int lane = 0;
   bool exited = true;
-  SiteId caller = 0;  // from where the function that runs was called; see CalledFrom
+  SiteId caller = 0;    // from where the function that runs was called; see CalledFrom
+  bool packed = false;  // an operand register since the last wgmma_fence
   Wait wait;
   AccessLog log;
   // cp.async: groups are numbered from 1 in the order they were committed; copies issued and not yet committed belong
@@ -163,6 +169,15 @@ class Block {
   void atomic_global(const GlobalPlace& place, const void* address, int bytes, Site site) {
     access_global(GlobalAccess::atomic, AccessKind::global_atomic, place, address, bytes, site);
   }
+  /// Hopper's asynchronous units.
+  CopyEngine& copy_engine() { return *copy_engine_; }
+  WarpgroupUnit& warpgroup_unit() { return *warpgroup_unit_; }
+  /// fence.proxy.async of the running thread.
+  void fence_proxy();
+  /// Grows with each event of the block: a thread that goes on, a barrier or collective that completes, a copy that
+  /// arrives, a call of this.
+  std::uint64_t clock_stamp() { return ++events_; }
+
   /// What orders this block's accesses of global memory and those of others.
   BlockHistory& history() { return history_; }
 
@@ -178,6 +193,9 @@ class Block {
 
   /// "row 3, columns 8 to 15 of KV[0][1] (64 by 64 at byte 1024)"
   std::string describe(const TilePlace& place) const;
+  /// The byte, for reports: "KV[0][1] at byte 1024 of shared memory".
+  static TilePlace place_of(const void* address) { return {address, 0, 0, 0, 0, 0}; }
+  TilePlace place_of(int offset) const { return place_of(shared_.get() + offset); }
   /// Ends the run with a report that names kernel, block, thread and source line. `what` may have several lines.
   [[noreturn]] void fault(const std::string& kind, const std::string& what, Site site);
 
@@ -193,6 +211,9 @@ class Block {
   std::size_t fibers() const { return threads_.size(); }
 
  private:
+  friend class CopyEngine;
+  friend class WarpgroupUnit;
+
   struct Meeting {
     const char* operation = nullptr;
     std::uint32_t mask = 0;
@@ -207,6 +228,7 @@ class Block {
     std::uint32_t live = 0;         // of these, those that have not exited
     std::uint32_t ready = 0;        // lanes that can run
     std::uint32_t log_full = 0;     // lanes that paused so that the others catch up
+    std::uint32_t polling = 0;      // lanes that ask again for what was not there
     std::vector<Meeting> meetings;  // one for each mask that is being waited on
   };
   struct Barrier {
@@ -226,6 +248,14 @@ class Block {
   void run_warp(int warp);
   void resume(Thread& thread);
   void suspend(Thread& thread);  // back to the scheduler; returns when resumed
+  void yield(Thread& thread);    // the same, for one that would only ask again
+  void count_event() {
+    ++events_;
+    progress_.fetch_add(1, std::memory_order_relaxed);
+  }
+  /// The report of a fault at a place that is known by number. `who` is "" for the running thread, or for nobody where
+  /// none runs.
+  [[noreturn]] void fault_at(const std::string& kind, const std::string& what, const std::string& who, SiteId site);
   void flush_logs(int warp, std::uint32_t open = 0);
   SiteId here(Site site) { return sites_.id(site, running_thread->caller); }
   void log(Thread& thread, AccessKind kind, int tensor, std::uintptr_t address, int bytes, SiteId site);
@@ -242,15 +272,19 @@ class Block {
   void access_global(GlobalAccess access, AccessKind kind, const GlobalPlace& place, const void* address, int bytes,
                      Site site) {
     log_global(kind, place.tensor, address, bytes, site);  // may let other lanes run, so it comes first
-    if (!history_.knows(access, address, bytes)) record_global(access, place, address, bytes, site);
+    if (!history_.knows(access, address, bytes))
+      record_global(access, place, address, bytes, here(site), running_thread->linear);
   }
-  void record_global(GlobalAccess access, const GlobalPlace& place, const void* address, int bytes, Site site);
+  void record_global(GlobalAccess access, const GlobalPlace& place, const void* address, int bytes, SiteId site,
+                     int thread);
   void log_global(AccessKind kind, int tensor, const void* address, int bytes, Site site);
   void check(const Conflict& conflict, const char* access, const TilePlace& place, Site site);
   [[noreturn]] void deadlock();
   /// Where an instruction needs whole warps: a warp of which some lanes wait at one and others elsewhere, in words; or
   /// "".
   std::string diverged() const;
+  /// Lanes of the warp that wait alone at an mbarrier, and may come to a collective later.
+  std::uint32_t at_mbarriers(std::size_t warp) const;
   std::string wait_text(const Thread& thread) const;
   std::string waiting_report() const;
   /// "chapters/...:12: text of the line", and the line of common/ that it led to.
@@ -268,6 +302,8 @@ class Block {
   std::vector<Warp> warps_;
   std::vector<Barrier> barriers_;
   SharedShadow shadow_;
+  std::unique_ptr<CopyEngine> copy_engine_;
+  std::unique_ptr<WarpgroupUnit> warpgroup_unit_;
   BlockHistory history_;
   SiteTable sites_;
   MemberName member_name_ = nullptr;
@@ -276,6 +312,8 @@ class Block {
   bool cancelled_ = false;
   std::exception_ptr failure_;
   std::uint64_t random_state_ = 0;
+  std::uint64_t events_ = 0;
+  int idle_polls_ = 0;  // rounds in which threads polled and nothing else happened
   std::atomic<std::uint64_t> progress_{0};
   std::atomic<std::uint64_t> blocks_started_{0};
   std::atomic<int> last_thread_{0};

@@ -12,8 +12,12 @@
 #include "common/sim/machine.hpp"
 #include "common/sim/math.hpp"
 #include "common/sim/matrix.hpp"
+#include "common/sim/mbarrier.hpp"
+#include "common/sim/tma.hpp"
 #include "common/sim/views.hpp"
 #include "common/sim/warp.hpp"
+#include "common/sim/warpgroup.hpp"
+#include "common/sim/wgmma.hpp"
 
 #define MACHINE sim
 #define __global__
@@ -21,6 +25,7 @@
 #define __device__ inline
 #define __forceinline__
 #define __launch_bounds__(...)
+#define __grid_constant__
 #define threadIdx (::flash::sim::running_thread->index)
 #define blockIdx (::flash::sim::this_block().block_index())
 #define blockDim (::flash::sim::Dim3{unsigned(::flash::sim::this_block().threads()), 1, 1})

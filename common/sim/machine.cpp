@@ -120,6 +120,11 @@ void Machine::fill_bytes(void* device_data, unsigned char value, std::size_t byt
   std::memset(device_data, value, bytes);
 }
 
+TensorMap Machine::tensor_map(const TensorMapSpec& spec) const {
+  if (const std::string why = refusal(spec); !why.empty()) throw UsageError(why);
+  return TensorMap(spec, tensor_slot(spec.tensor));
+}
+
 void Machine::no_library(const char* name) {
   throw DeviceError(
       fmt::format("this variant needs {}, which the simulated GPU does not have: use --device gpu", name));

@@ -14,6 +14,7 @@
 #include "common/device/counters.hpp"
 #include "common/device/device.hpp"
 #include "common/device/gpu_profile.hpp"
+#include "common/sim/tensor_map.hpp"
 
 namespace flash::sim {
 
@@ -27,6 +28,8 @@ class Machine final : public Device {
   DeviceKind kind() const override { return DeviceKind::sim; }
   std::string describe() const override;
   DeviceLimits limits() const override { return gpu_.limits; }
+  /// Streaming multiprocessors of the GPU that it stands for.
+  int processors() const { return gpu_.processors; }
   std::size_t free_bytes() const override;
   void* allocate(std::size_t bytes) override;
   void release(void* data) noexcept override;
@@ -42,6 +45,9 @@ class Machine final : public Device {
     const std::tuple<Parameters...> bound(std::forward<Arguments>(arguments)...);
     run(config, [&] { std::apply(kernel, bound); });
   }
+
+  /// For TMA copies of a launch's kernel. Throws UsageError with refusal()'s line where the copy engine cannot take it.
+  TensorMap tensor_map(const TensorMapSpec& spec) const;
 
   /// Only on a GPU: throws DeviceError (the twin of gpu::Machine's batched product on cuBLAS).
   template <typename... Anything>

@@ -8,6 +8,7 @@
 #include <type_traits>
 
 #include "common/base/dtype.hpp"
+#include "common/sim/accumulator_register.hpp"
 #include "common/sim/capability.hpp"
 #include "common/sim/tensor_core.hpp"
 #include "common/sim/views.hpp"
@@ -50,15 +51,15 @@ TensorCoreOperand element_of(std::uint32_t pair, int i) {
 }
 
 /// d += a·b for one warp: a is [16, 16], b is [16, 8], d is [16, 8] in fp32.
-template <typename Element>
+template <typename Element, typename Register>
 struct MmaOperand {
-  float* d;
+  Register* d;
   const std::uint32_t* a;
   const std::uint32_t* b;
 };
 
-template <typename Element>
-void mma_compute(MmaOperand<Element>** lanes) {
+template <typename Element, typename Register>
+void mma_compute(MmaOperand<Element, Register>** lanes) {
   TensorCoreOperand a[16][16], b[8][16];  // a by rows, b by columns
   float d[16][8];
   for (int lane = 0; lane < 32; ++lane) {
@@ -83,11 +84,7 @@ void mma_compute(MmaOperand<Element>** lanes) {
   for (int col = 0; col < 8; ++col) finite_col[col] = all_finite(b[col]);
   for (int row = 0; row < 16; ++row) {
     for (int col = 0; col < 8; ++col) {
-      if (finite_row[row] && finite_col[col] && std::isfinite(d[row][col])) {
-        d[row][col] = tensor_core_sum<Element>(a[row], b[col], d[row][col]);
-      } else {
-        for (int k = 0; k < 16; ++k) d[row][col] += a[row][k].value * b[col][k].value;
-      }
+      d[row][col] = tensor_core_step<Element>(a[row], b[col], d[row][col], finite_row[row] && finite_col[col]);
     }
   }
   for (int lane = 0; lane < 32; ++lane) {
@@ -118,20 +115,23 @@ inline void ldmatrix_x2_trans(std::uint32_t (&result)[2], SharedAddress row, Sit
 }
 
 /// mma.sync.aligned.m16n8k16.row.col.f32: d += a·b with fp16 or bf16 operands and fp32 sums. Lane l holds rows l/4 and
-/// l/4 + 8; of d columns 2(l mod 4) and the next.
-template <typename Element>
-void mma_m16n8k16(float (&d)[4], const std::uint32_t (&a)[4], const std::uint32_t (&b)[2], Site site = Site::here()) {
+/// l/4 + 8; of d, which is of floats or AccumulatorRegisters, columns 2(l mod 4) and the next.
+template <typename Element, typename Register>
+void mma_m16n8k16(Register (&d)[4], const std::uint32_t (&a)[4], const std::uint32_t (&b)[2],
+                  Site site = Site::here()) {
   require_capability(
       80, std::is_same_v<Element, bfloat16> ? "mma.sync with bf16 operands" : "mma.sync m16n8k16 with fp16 operands",
       site);
-  detail::MmaOperand<Element> mine{d, a, b};
-  this_block().meet_aligned("mma.sync", mine, site,
-                            [](detail::MmaOperand<Element>** lanes) { detail::mma_compute<Element>(lanes); });
+  detail::MmaOperand<Element, Register> mine{d, a, b};
+  this_block().meet_aligned("mma.sync", mine, site, [](detail::MmaOperand<Element, Register>** lanes) {
+    detail::mma_compute<Element, Register>(lanes);
+  });
 }
 
 /// Two floats rounded to a pair of elements in one register, the first in the lower half.
 template <typename Element>
 std::uint32_t pack(float low, float high) {
+  running_thread->packed = true;
   return std::uint32_t(from_float<Element>(low).bits) | std::uint32_t(from_float<Element>(high).bits) << 16;
 }
 

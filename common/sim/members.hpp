@@ -53,7 +53,7 @@ concept HasShape = requires(const Tile& tile, const TilePlace& place) {
 };
 
 /// The name of the member of that shape that begins where the tile does, after `prefix`; "" if it is none of them.
-/// Members of a union begin at one place.
+/// Members of a union begin at one place. A place without rows is a byte: the first member that contains it.
 template <typename Member>
 std::string find_member(const Member& member, const TilePlace& place, const std::string& prefix) {
   const auto* const begin = reinterpret_cast<const std::byte*>(&member);
@@ -76,7 +76,7 @@ std::string find_member(const Member& member, const TilePlace& place, const std:
     });
     return found;
   } else if constexpr (HasShape<Member>) {
-    return wanted == begin && has_shape(member, place) ? prefix : "";
+    return place.rows == 0 || (wanted == begin && has_shape(member, place)) ? prefix : "";
   } else {
     return prefix;
   }

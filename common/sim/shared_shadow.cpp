@@ -33,13 +33,13 @@ void Clock::tidy(int warp) {
 }
 
 void Clock::join(const Clock& other) {
-  for (int warp = 0; warp < kMaxWarps; ++warp) of_warp_[warp] = std::max(of_warp_[warp], other.of_warp_[warp]);
+  for (int warp = 0; warp < kClockWarps; ++warp) of_warp_[warp] = std::max(of_warp_[warp], other.of_warp_[warp]);
   for (const Lanes& theirs : other.single_) {
     Lanes& mine = lanes_of(theirs.warp);
     for (int lane = 0; lane < 32; ++lane) mine.of_lane[lane] = std::max(mine.of_lane[lane], theirs.of_lane[lane]);
   }
   if (single_.empty()) return;
-  for (int warp = 0; warp < kMaxWarps; ++warp) tidy(warp);
+  for (int warp = 0; warp < kClockWarps; ++warp) tidy(warp);
 }
 
 void Clock::raise_warp(int warp, Stamp to) {
@@ -51,6 +51,15 @@ void Clock::raise_thread(int thread, Stamp to) {
   Stamp& known = lanes_of(thread / 32).of_lane[thread % 32];
   known = std::max(known, to);
   tidy(thread / 32);
+}
+
+void Clock::raise_lanes(int warp, std::uint32_t lanes, Stamp to) {
+  Lanes& known = lanes_of(warp);
+  for (; lanes != 0; lanes &= lanes - 1) {
+    Stamp& of_lane = known.of_lane[std::countr_zero(lanes)];
+    of_lane = std::max(of_lane, to);
+  }
+  tidy(warp);
 }
 
 // -- Order
@@ -68,6 +77,7 @@ void SharedShadow::begin_block(int bytes, int threads) {
   for (std::size_t i = 0; i < free_lists_.size(); ++i) free_lists_[i] = std::uint32_t(i);
   threads_ = threads;
   block_start_ = ++now_;
+  proxy_fences_.clear();
   for (int warp = 0; warp * 32 < threads; ++warp) {
     clocks_[warp] = {};
     own_clock_[warp] = 0;
@@ -266,6 +276,7 @@ Conflict SharedShadow::check_write(const Record& record, int at, int bytes, cons
   repeats = false;
   if (record.written < block_start_) return {};
   if (record.copier != 0) return {Conflict::copy_in_flight, record.copier - 1, record.write_site, at};
+  if (record.operand != 0) return {Conflict::operand_in_use, thread, writing.site, at};
   const auto repeated = [&](int warp, SiteId site) {
     const int begin = at - writing.offset;
     return writing.values != nullptr && warp == thread / 32 && site == writing.site &&
@@ -313,7 +324,7 @@ void SharedShadow::write(Record& record, int thread, SiteId site, bool repeats) 
   } else {
     forget_accesses(record);
   }
-  record = {now_, std::uint16_t(thread), site, 0, 0, 0, 0, record.accesses};
+  record = {now_, std::uint16_t(thread), site, 0, 0, 0, 0, 0, record.accesses};
 }
 
 Conflict SharedShadow::on_write(int thread, int offset, int bytes, SiteId site, const std::byte* memory,
@@ -365,6 +376,150 @@ void SharedShadow::end_copy(int thread, int offset, int bytes, SiteId site) {
     write(record, thread, site, false);
     return Conflict{};
   });
+}
+
+void SharedShadow::copy_arrived(int engine, int offset, int bytes) {
+  each_record(offset, bytes, [&](Record& record, int, int) {
+    record.written = now_;
+    record.writer = std::uint16_t(engine);
+    return Conflict{};
+  });
+}
+
+void SharedShadow::copy_seen(int offset, int bytes) {
+  each_record(offset, bytes, [&](Record& record, int, int) {
+    record.copier = 0;
+    return Conflict{};
+  });
+}
+
+// -- The async proxy
+
+void SharedShadow::fence_proxy(int thread) {
+  if (proxy_fences_.empty()) proxy_fences_.resize(std::size_t(threads_));
+  ProxyFences& fences = proxy_fences_[std::size_t(thread)];
+  fences.times.push_back(++now_);
+  fences.knew = issuer(thread).knows;
+}
+
+Issuer SharedShadow::issuer(int thread) const {
+  Issuer issuer{thread, thread, clocks_[thread / 32], {}};
+  if (own_clock_[thread / 32] >> thread % 32 & 1u) issuer.knows.join(lane_clocks_[std::size_t(thread)]);
+  if (!proxy_fences_.empty()) issuer.fenced = proxy_fences_[std::size_t(thread)].knew;
+  return issuer;
+}
+
+Issuer SharedShadow::issuer_of_warp(int warp) const {
+  const int first = warp * 32, last = std::min(first + 32, threads_) - 1;
+  Issuer issuer{first, last, clocks_[warp], {}};
+  for (std::uint32_t left = own_clock_[warp]; left != 0; left &= left - 1) {
+    issuer.knows.join(lane_clocks_[std::size_t(first + std::countr_zero(left))]);
+  }
+  for (int thread = first; thread <= last && !proxy_fences_.empty(); ++thread) {
+    if (!proxy_fences_[std::size_t(thread)].times.empty()) issuer.fenced.join(proxy_fences_[std::size_t(thread)].knew);
+  }
+  return issuer;
+}
+
+/// Whether a fence.proxy.async lies between the write and the issuer's operation: the writer's, which the issuer knows
+/// of, or the issuer's own, at which it knew of the write.
+bool SharedShadow::fenced(const Issuer& issuer, int writer, Stamp written) const {
+  if (writer >= 32 * kMaxWarps) return true;  // the copy engine writes through the async proxy itself
+  if (proxy_fences_.empty()) return false;
+  const std::vector<Stamp>& times = proxy_fences_[std::size_t(writer)].times;
+  const auto next = std::upper_bound(times.begin(), times.end(), written);
+  if (next != times.end()) {
+    if (writer >= issuer.first_thread && writer <= issuer.last_thread) return true;
+    if (issuer.knows.of(writer) > *next) return true;
+  }
+  return issuer.fenced.of(writer) > written;
+}
+
+Conflict SharedShadow::check_operand(const Issuer& issuer, int offset, int bytes) {
+  const auto knows = [&](int writer, Stamp when) {
+    return issuer.knows.of_warp(writer / 32) > when ||
+           (writer >= issuer.first_thread && writer <= issuer.last_thread) || issuer.knows.of(writer) > when;
+  };
+  return each_record(offset, bytes, [&](Record& record, int at, int) -> Conflict {
+    if (record.written < block_start_) return {Conflict::unwritten, issuer.first_thread, 0, at};
+    if (record.copier != 0) return {Conflict::copy_in_flight, record.copier - 1, record.write_site, at};
+    if (!knows(record.writer, record.written)) {
+      return {Conflict::race_with_write, record.writer, record.write_site, at};
+    }
+    if (!fenced(issuer, record.writer, record.written)) {
+      return {Conflict::missing_fence, record.writer, record.write_site, at};
+    }
+    if (record.accesses == 0) return {};
+    for (const Accesses& accesses : access_lists_[record.accesses - 1]) {  // who wrote the same, wrote too
+      if (!accesses.wrote) continue;
+      for (std::uint32_t lanes = accesses.lanes; lanes != 0; lanes &= lanes - 1) {
+        const int writer = accesses.warp * 32 + std::countr_zero(lanes);
+        if (!knows(writer, accesses.when)) return {Conflict::race_with_write, writer, accesses.site, at};
+        if (!fenced(issuer, writer, accesses.when)) return {Conflict::missing_fence, writer, accesses.site, at};
+      }
+    }
+    return {};
+  });
+}
+
+Conflict SharedShadow::check_overwrite(const Issuer& issuer, int offset, int bytes) {
+  return each_record(offset, bytes, [&](Record& record, int at, int) -> Conflict {
+    const bool known = issuer.knows.of(record.writer) > record.written || record.writer == issuer.first_thread;
+    if (record.written < block_start_ || record.copier != 0 || !known) return {};
+    if (fenced(issuer, record.writer, record.written)) return {};
+    return {Conflict::missing_fence, record.writer, record.write_site, at};
+  });
+}
+
+void SharedShadow::begin_operand(int offset, int bytes) {
+  each_record(offset, bytes, [&](Record& record, int, int) {
+    record.operand += 1;
+    return Conflict{};
+  });
+}
+
+void SharedShadow::end_operand(int offset, int bytes) {
+  each_record(offset, bytes, [&](Record& record, int, int) {
+    record.operand -= 1;
+    return Conflict{};
+  });
+}
+
+void SharedShadow::note_read(int warp, std::uint32_t lanes, int offset, int bytes, SiteId site) {
+  each_record(offset, bytes, [&](Record& record, int, int) {
+    const bool had_one = record.accesses == 0 && record.read != 0;
+    std::vector<Accesses>& list = list_of(record);
+    if (had_one) {
+      list.push_back(
+          {record.read, 1u << record.reader % 32, std::uint16_t(record.reader / 32), record.read_site, false});
+    }
+    std::erase_if(list, [&](Accesses& other) {
+      if (other.warp == warp) other.lanes &= ~lanes;  // what comes after this read comes after the earlier ones
+      return other.lanes == 0;
+    });
+    list.push_back({now_, lanes, std::uint16_t(warp), site, false});
+    return Conflict{};
+  });
+}
+
+Conflict SharedShadow::check_read(int thread, int offset, int bytes) {
+  return each_record(offset, bytes, [&](Record& record, int at, int) -> Conflict {
+    if (record.written < block_start_) return {Conflict::unwritten, thread, 0, at};
+    if (record.copier != 0) return {Conflict::copy_in_flight, record.copier - 1, record.write_site, at};
+    if (!ordered(thread, record.writer, record.written)) {
+      return {Conflict::race_with_write, record.writer, record.write_site, at};
+    }
+    return {};
+  });
+}
+
+Stamp SharedShadow::written_at(int offset, int bytes) {
+  Stamp written = 0;
+  each_record(offset, bytes, [&](Record& record, int, int) {
+    written = record.written;
+    return Conflict{};
+  });
+  return written;
 }
 
 }  // namespace flash::sim

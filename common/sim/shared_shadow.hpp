@@ -22,9 +22,31 @@ namespace flash::sim {
 inline constexpr int kMaxWarps = 32;
 using Stamp = std::uint32_t;
 
+// Who else than a thread touches shared memory: units that work on their own and of which a thread learns by a wait.
+// They have numbers as if they were threads of further warps, so that clocks and records know them.
+
+/// The copy engine, once for each of so many mbarriers: who waits at one learns nothing of copies to another.
+inline constexpr int kCopyEngines = 16;
+constexpr int copy_engine(int mbarrier) { return 32 * (kMaxWarps + mbarrier % kCopyEngines); }
+/// The tensor cores of a warpgroup, as a warp of which lanes w, w + 4, w + 8, ... stand for warp w of the four: each
+/// warp learns by its own wait that it has read an operand.
+inline constexpr int kWarpgroups = kMaxWarps / 4;
+constexpr int tensor_cores(int warpgroup) { return 32 * (kMaxWarps + kCopyEngines + warpgroup); }
+constexpr std::uint32_t tensor_core_lanes(int warp_of_group) { return 0x11111111u << warp_of_group; }
+
+inline constexpr int kClockWarps = kMaxWarps + kCopyEngines + kWarpgroups;
+
 /// Which earlier access an access conflicts with.
 struct Conflict {
-  enum Kind { none, unwritten, race_with_write, race_with_read, copy_in_flight } kind = none;
+  enum Kind {
+    none,
+    unwritten,
+    race_with_write,
+    race_with_read,
+    copy_in_flight,
+    operand_in_use,  // an asynchronous operation is reading it
+    missing_fence,   // written by a plain store, about to be accessed through the async proxy
+  } kind = none;
   int thread = 0;  // of the earlier access
   SiteId site = 0;
   int offset = 0;  // the first conflicting byte
@@ -40,6 +62,7 @@ class Clock {
   void join(const Clock& other);
   void raise_warp(int warp, Stamp to);
   void raise_thread(int thread, Stamp to);
+  void raise_lanes(int warp, std::uint32_t lanes, Stamp to);
 
  private:
   struct Lanes {
@@ -50,8 +73,16 @@ class Clock {
   /// Drops what of_warp_ says too.
   void tidy(int warp);
 
-  Stamp of_warp_[kMaxWarps] = {};
+  Stamp of_warp_[kClockWarps] = {};
   std::vector<Lanes> single_;  // of the warps of which a lane is known for longer than the whole
+};
+
+/// On whose behalf an asynchronous unit accesses shared memory: a thread, or the threads of a warp, and what it knew
+/// when it issued the operation.
+struct Issuer {
+  int first_thread = 0, last_thread = 0;
+  Clock knows;
+  Clock fenced;  // what it knew at its last fence.proxy.async
 };
 
 class SharedShadow {
@@ -67,6 +98,34 @@ class SharedShadow {
   /// An asynchronous copy into these bytes starts: nobody may touch them until it has ended.
   Conflict begin_copy(int thread, int offset, int bytes, SiteId site);
   void end_copy(int thread, int offset, int bytes, SiteId site);
+  /// The data of a copy that goes on being in flight are there, written by this copy engine.
+  void copy_arrived(int engine, int offset, int bytes);
+  /// It is not in flight any more.
+  void copy_seen(int offset, int bytes);
+
+  // -- The async proxy: what the copy engine and the tensor cores read
+
+  /// Whether the bytes are written, and that before the issuer's operation, also for the async proxy.
+  Conflict check_operand(const Issuer& issuer, int offset, int bytes);
+  /// Whether the async proxy knows of what was written there before; begin_copy() looks whether it is ordered.
+  Conflict check_overwrite(const Issuer& issuer, int offset, int bytes);
+  /// While an operation reads the bytes, nobody may write them.
+  void begin_operand(int offset, int bytes);
+  void end_operand(int offset, int bytes);
+  /// The lanes of `warp`, which need not be one of threads, read these bytes; in no order with other readers.
+  void note_read(int warp, std::uint32_t lanes, int offset, int bytes, SiteId site);
+  /// Whether the thread's writes so far, and what it learned of, are there for the async proxy: fence.proxy.async.
+  void fence_proxy(int thread);
+  /// Those of the thread, or of the lanes of its warp together.
+  Issuer issuer(int thread) const;
+  Issuer issuer_of_warp(int warp) const;
+  /// A read that leaves no trace: of what synchronises on its own.
+  Conflict check_read(int thread, int offset, int bytes);
+  /// When these bytes were written, which share a record; changes with each write.
+  Stamp written_at(int offset, int bytes);
+  /// Whoever acquires `into` comes after what this unit did so far.
+  void release_unit(int unit, Clock& into) { into.raise_warp(unit / 32, ++now_); }
+  void release_lanes_of_unit(int unit, std::uint32_t lanes, Clock& into) { into.raise_lanes(unit / 32, lanes, ++now_); }
 
   // `lanes` are lanes of the warp: a barrier that a warp passes as a whole takes all of them, one that a thread passes
   // alone takes one.
@@ -90,6 +149,7 @@ class SharedShadow {
     std::uint16_t reader = 0;
     SiteId read_site = 0;
     std::uint16_t copier = 0;    // thread + 1 of the asynchronous copy under way, 0 for none
+    std::uint16_t operand = 0;   // so many asynchronous operations are reading it
     std::uint32_t accesses = 0;  // where one reader does not stand for all: index + 1 into access_lists_
   };
   /// Accesses since the last write by lanes of one warp, at one time and place, that a next write must come after.
@@ -117,6 +177,7 @@ class SharedShadow {
   };
 
   std::uint32_t lanes_of_warp(int warp) const {
+    if (warp >= kMaxWarps) return 0xffffffffu;
     const int lanes = threads_ - 32 * warp;
     return lanes >= 32 ? 0xffffffffu : (1u << lanes) - 1;
   }
@@ -133,6 +194,7 @@ class SharedShadow {
   Conflict each_record(int offset, int bytes, Visit visit);
   void split(Granule& granule, int level);
 
+  bool fenced(const Issuer& issuer, int writer, Stamp written) const;
   void add_reader(Record& record, int thread, SiteId site);
   std::vector<Accesses>& list_of(Record& record);
   Conflict check_write(const Record& record, int at, int bytes, const Writing& writing, bool& repeats) const;
@@ -147,8 +209,13 @@ class SharedShadow {
   int threads_ = 0;
   Stamp now_ = 1;
   Stamp block_start_ = 1;
-  Clock clocks_[kMaxWarps];         // what all lanes of the warp know
-  std::vector<Clock> lane_clocks_;  // [thread]: what it knows beside, where its bit is set
+  Clock clocks_[kMaxWarps];  // what all lanes of the warp know
+  struct ProxyFences {
+    std::vector<Stamp> times;  // ascending
+    Clock knew;                // at the last of them
+  };
+  std::vector<ProxyFences> proxy_fences_;  // [thread], in blocks in which there are any
+  std::vector<Clock> lane_clocks_;         // [thread]: what it knows beside, where its bit is set
   std::uint32_t own_clock_[kMaxWarps] = {};
   bool single_lanes_[kMaxWarps] = {};  // whether the warp's clock is not all there is
 };

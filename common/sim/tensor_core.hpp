@@ -77,4 +77,12 @@ float tensor_core_sum(const TensorCoreOperand* a, const TensorCoreOperand* b, fl
   return sum < 0 ? -value : value;
 }
 
+/// The same for any operands: what is not finite in 16 terms goes through ordinary sums, for the same NaN or infinity.
+template <typename Element>
+float tensor_core_step(const TensorCoreOperand* a, const TensorCoreOperand* b, float c, bool operands_are_finite) {
+  if (operands_are_finite && std::isfinite(c)) return tensor_core_sum<Element>(a, b, c);
+  for (int k = 0; k < kTensorCoreTerms; ++k) c += a[k].value * b[k].value;
+  return c;
+}
+
 }  // namespace flash::sim
