@@ -1,372 +1,345 @@
-// Chapter 08, FlashAttention-3's pipeline (arXiv 2407.08608, sections 3.1 and 3.2).
+// Chapter 08, FlashAttention-3's pipeline (arXiv 2407.08608, sections 3.1 and 3.2): three things at once, none of which
+// waits for another longer than it must.
+//
+// * Loads. A warpgroup of its own, the producer, does nothing but ask the copy engine for tiles, into a ring of which the
+//   others release a place as soon as they have read it. It gives its registers to the consumers.
+// * Ping-pong. The consumers issue their products in turn, so that one computes exponentials while the tensor cores work
+//   for the other.
+// * Overlap within a warpgroup. The scores of the next keys are issued before P·V of the current ones, and their softmax
+//   runs while P·V does.
+//
+// The grid is persistent: a block goes from tile to tile, and the first scores of the next tile run under the output of the
+// last. The ring holds the tiles of K and V in the order in which they are used: K, K, V, K, V, ..., K, V, V, across the
+// tiles of Q.
+//
+// Variants switch off one thing each.
 #pragma once
 
-#include <cstdlib>
-
 #include "common/kernel/attention_shape.hpp"
-#include "common/kernel/block_order.hpp"
-#include "common/kernel/fragments.hpp"
 #include "common/kernel/kernel.hpp"
+#include "common/kernel/ring.hpp"
 #include "common/kernel/softmax.hpp"
+#include "common/kernel/tile_order.hpp"
 #include "common/kernel/tma_tile.hpp"
 #include "common/kernel/warpgroup_products.hpp"
+#include "common/kernel/write_output.hpp"
 
 namespace flash::MACHINE::fa3_pipeline {
 
-template <int HeadDim_, int Consumers_, int BlockKV_, int Stages_, int QStages_, bool PingPong_ = true>
+// -- Tiles ------------------------------------------------------------------------------------------------------------
+
+/// What a kernel is compiled for: `Consumers` warpgroups of 64 rows, a ring of `Slots` tiles of K or V, and as many tiles
+/// of Q at a time.
+template <int HeadDim_, int Consumers_, int BlockKV_, int Slots_, int QSlots_, bool Specialized_ = true,
+          bool PingPong_ = true, bool Overlap_ = true>
 struct Config {
-  static constexpr int HeadDim = HeadDim_, Consumers = Consumers_, BlockKV = BlockKV_, Stages = Stages_;
-  static constexpr int QStages = QStages_;
-  static constexpr bool PingPong = PingPong_;
-  static constexpr int BlockQ = Consumers * WarpgroupRows, Threads = 128 * (Consumers + 1);
-  static constexpr int ConsumerRegisters = Consumers == 2 ? 240 : Consumers == 3 ? 160 : 112, ProducerRegisters = Consumers == 3 ? 32 : 24;
+  static constexpr int HeadDim = HeadDim_, Consumers = Consumers_, BlockKV = BlockKV_, Slots = Slots_, QSlots = QSlots_;
+  static constexpr bool Specialized = Specialized_, PingPong = PingPong_, Overlap = Overlap_;
+
+  static constexpr int BlockQ = Consumers * WarpgroupRows;
+  static constexpr int Threads = 128 * (Consumers + (Specialized ? 1 : 0));
+  // Of a thread, a multiple of 8: all together at most the 65536 of an SM.
+  static constexpr int ProducerRegisters = Consumers == 3 ? 32 : 24;
+  static constexpr int ConsumerRegisters = Consumers == 2 ? 240 : Consumers == 3 ? 160 : 112;
 };
 
 template <typename Element, typename C>
 struct Storage {
-  SharedTile<Element, C::BlockKV, C::HeadDim, Swizzle128> K[C::Stages], V[C::Stages];
-  SharedTile<Element, WarpgroupRows, C::HeadDim, Swizzle128> Q[C::QStages][C::Consumers];  // O on the way out
-  Mbarrier q_full[C::QStages], q_empty[C::QStages];
-  Mbarrier k_full[C::Stages], k_empty[C::Stages], v_full[C::Stages], v_empty[C::Stages];
-  SHARED_MEMBERS(K, V, Q, q_full, q_empty, k_full, k_empty, v_full, v_empty);
+  using Rows = SharedTile<Element, WarpgroupRows, C::HeadDim, Swizzle128>;
+  SharedTile<Element, C::BlockKV, C::HeadDim, Swizzle128> KV[C::Slots];
+  Rows Q[C::QSlots][C::Consumers];  // O on the way out
+  Mbarrier q_full[C::QSlots], q_empty[C::QSlots];
+  Mbarrier full[C::Slots], empty[C::Slots];
+  SHARED_MEMBERS(KV, Q, q_full, q_empty, full, empty);
 };
 
-/// Where in the ring of stages a warpgroup is.
-template <int Stages>
-struct RingPlace {
-  int stage = 0;
-  unsigned parity = 0;
-  __device__ __forceinline__ void next() {
-    if (++stage == Stages) stage = 0, parity ^= 1;
-  }
-};
+/// One for each consumer, from these on.
+enum NamedBarriers { OutputStored = 1, Turn = 8 };
 
-/// The tiles of a block of a persistent grid, one after another.
-struct TileOrder {
-  int batch_heads, heads, q_blocks;
-  bool causal;
-  int group_heads, group_waves, waves;
-
-  TileOrder(const AttentionShape& shape, int block_q, int grid, std::int64_t l2_bytes)
-      : batch_heads(shape.batch * shape.heads), heads(shape.heads), q_blocks(ceil_div(shape.seq_q, block_q)), causal(shape.causal) {
-    group_heads = batch_heads;
-    group_waves = int((std::int64_t(batch_heads) * q_blocks + grid - 1) / grid);
-    waves = group_waves;
-    if (!causal) return;
-    const std::int64_t head_bytes = 4ll * shape.seq_kv * shape.head_dim;
-    const std::int64_t fit = std::max<std::int64_t>(l2_bytes / head_bytes, 1);  // heads
-    int w = int(fit * q_blocks / grid) / 2 * 2;
-    if (w < 2) w = 2;
-    const int h = w * grid / q_blocks;
-    if (h >= batch_heads || h < 1) return;
-    group_waves = w;
-    group_heads = h;
-    waves = ceil_div(batch_heads, group_heads) * group_waves;
-  }
-  /// Moves `wave` on to the next one in which this block has a tile.
-  __device__ __forceinline__ bool find(int& wave, Place& at) const {
-    for (; wave < waves; ++wave) {
-      const int group = wave / group_waves, in_group = wave % group_waves;
-      const int b = causal && (in_group & 1) ? int(gridDim.x) - 1 - int(blockIdx.x) : int(blockIdx.x);
-      const int slot = in_group * int(gridDim.x) + b;
-      const int heads_of_group = min(group_heads, batch_heads - group * group_heads);
-      if (slot >= heads_of_group * q_blocks) continue;
-      const int head = group * group_heads + (causal ? slot % heads_of_group : slot / q_blocks);
-      at = {head / heads, head % heads, causal ? q_blocks - 1 - slot / heads_of_group : slot % q_blocks};
-      return true;
-    }
-    return false;
-  }
-};
-
-enum NamedBarrier { WarpgroupStored = 1, Turn = 8 };  // the first of one for each consumer
-
-template <typename Element, typename C>
-__device__ __forceinline__ void produce(Storage<Element, C>& smem, const TensorMap& q_map, const TensorMap& k_map,
-                                        const TensorMap& v_map, const AttentionShape& shape, const TileOrder& order) {
-  RingPlace<C::Stages> ring, v_ring;
-  RingPlace<C::QStages> q_ring;
-  // V of a block is asked for after K of the next one, which is needed earlier.
-  int v_batch = 0, v_head = 0, v_row = -1;
-  const auto load_v = [&] {
-    if (v_row < 0) return;
-    const int s = v_ring.stage;
-    smem.v_empty[s].wait(v_ring.parity ^ 1);
-    smem.v_full[s].arrive_expect_tx(int(sizeof(smem.V[s])));
-    load_tile_tma(smem.V[s], v_map, v_batch, v_head, v_row, smem.v_full[s]);
-    v_ring.next();
-  };
+/// What one consumer, or the producer for all, has to do for a tile of Q.
+template <typename C>
+struct Work {
   Place at;
-  for (int wave = 0; order.find(wave, at); ++wave) {
-    const int q_row = at.q_block * C::BlockQ, kv_head = at.head / shape.heads_per_kv_head;
-    const int kv_blocks = max(ceil_div(shape.visible_keys(q_row + C::BlockQ - 1), C::BlockKV), 1);
-    if (C::QStages == 1) {
-      load_v();
-      v_row = -1;
+  int kv_blocks;  // tiles of keys that some row sees; 1 if none does, whose scores are then all masked
+
+  __device__ __forceinline__ Work(const AttentionShape& shape, const Place& place)
+      : at(place),
+        kv_blocks(max(ceil_div(shape.visible_keys(place.q_block * C::BlockQ + C::BlockQ - 1), C::BlockKV), 1)) {}
+};
+
+// -- The producer -----------------------------------------------------------------------------------------------------
+
+/// Asks for the tiles of all of a block's work, in the order in which the consumers use them. One thread's.
+template <typename Element, typename C>
+class Loader {
+ public:
+  __device__ __forceinline__ Loader(Storage<Element, C>& smem, const TensorMap& q, const TensorMap& k,
+                                    const TensorMap& v, const AttentionShape& shape, const TileOrder& order)
+      : smem_(smem), q_(q), k_(k), v_(v), shape_(shape), order_(order) {}
+
+  /// What the consumers' next products need: Q and its first K; or K and V of the K before it; or the last V. False when
+  /// there is nothing left.
+  __device__ __forceinline__ bool step() {
+    if (kv_block_ < 0) {
+      Place next;
+      if (!order_.find(wave_, int(blockIdx.x), int(gridDim.x), next)) return false;
+      ++wave_;
+      at_ = next;
+      kv_block_ = Work<C>(shape_, at_).kv_blocks - 1;
+      load_q();
+      load(k_, kv_block_);
+    } else {
+      if (kv_block_ > 0) load(k_, kv_block_ - 1);
+      load(v_, kv_block_);
+      --kv_block_;
     }
-    const int qs = q_ring.stage;
-    smem.q_empty[qs].wait(q_ring.parity ^ 1);
-    smem.q_full[qs].arrive_expect_tx(int(sizeof(smem.Q[qs])));
+    return true;
+  }
+
+ private:
+  __device__ __forceinline__ void load_q() {
+    const int s = q_ring_.stage;
+    smem_.q_empty[s].wait(q_ring_.parity ^ 1);
+    smem_.q_full[s].arrive_expect_tx(int(sizeof(smem_.Q[s])));
 #pragma unroll
     for (int w = 0; w < C::Consumers; ++w) {
-      load_tile_tma(smem.Q[qs][w], q_map, at.batch, at.head, q_row + w * WarpgroupRows, smem.q_full[qs]);
+      load_tile_tma(smem_.Q[s][w], q_, at_.batch, at_.head, at_.q_block * C::BlockQ + w * WarpgroupRows,
+                    smem_.q_full[s]);
     }
-    q_ring.next();
-    for (int kv_block = kv_blocks - 1; kv_block >= 0; --kv_block) {
-      const int s = ring.stage;
-      smem.k_empty[s].wait(ring.parity ^ 1);
-      smem.k_full[s].arrive_expect_tx(int(sizeof(smem.K[s])));
-      load_tile_tma(smem.K[s], k_map, at.batch, kv_head, kv_block * C::BlockKV, smem.k_full[s]);
-      ring.next();
-      load_v();
-      v_batch = at.batch, v_head = kv_head, v_row = kv_block * C::BlockKV;
-    }
+    q_ring_.next();
   }
-  load_v();
-}
+  __device__ __forceinline__ void load(const TensorMap& map, int kv_block) {
+    const int s = ring_.stage;
+    smem_.empty[s].wait(ring_.parity ^ 1);
+    smem_.full[s].arrive_expect_tx(int(sizeof(smem_.KV[s])));
+    load_tile_tma(smem_.KV[s], map, at_.batch, at_.head / shape_.heads_per_kv_head, kv_block * C::BlockKV,
+                  smem_.full[s]);
+    ring_.next();
+  }
+
+  Storage<Element, C>& smem_;
+  const TensorMap &q_, &k_, &v_;
+  const AttentionShape& shape_;
+  const TileOrder& order_;
+  RingPlace<C::Slots> ring_;
+  RingPlace<C::QSlots> q_ring_;
+  int wave_ = 0, kv_block_ = -1;  // of the K that was asked for last; below 0 between tiles of Q
+  Place at_ = {};
+};
+
+// -- The kernel -------------------------------------------------------------------------------------------------------
 
 template <typename Element, typename C>
 __global__ void __launch_bounds__(C::Threads, 1)
     fa3_kernel(const __grid_constant__ TensorMap q_map, const __grid_constant__ TensorMap k_map,
                const __grid_constant__ TensorMap v_map, const __grid_constant__ TensorMap o_map,
                GlobalTensor<float> lse, AttentionShape shape, TileOrder order) {
+  constexpr int KeyTiles = C::BlockKV / 8, KeySteps = C::BlockKV / 16, ColTiles = C::HeadDim / 8;
   auto& smem = shared_storage<Storage<Element, C>>();
-  const int warpgroup = uniform(int(threadIdx.x / 128));
   if (threadIdx.x == 0) {
-    for (int s = 0; s < C::QStages; ++s) {
+    for (int s = 0; s < C::QSlots; ++s) {
       smem.q_full[s].init(1);
-      smem.q_empty[s].init(C::Consumers);
+      smem.q_empty[s].init(C::Consumers);  // the thread that stores the warpgroup's output
     }
-    for (int s = 0; s < C::Stages; ++s) {
-      smem.k_full[s].init(1);
-      smem.v_full[s].init(1);
-      smem.k_empty[s].init(4 * C::Consumers);
-      smem.v_empty[s].init(4 * C::Consumers);
+    for (int s = 0; s < C::Slots; ++s) {
+      smem.full[s].init(1);
+      smem.empty[s].init(4 * C::Consumers);  // each warp for itself: wgmma_wait speaks for the warp that waits
     }
     mbarrier_init_fence();
   }
   __syncthreads();
 
-  if (warpgroup == 0) {
-    decrease_registers<C::ProducerRegisters>();
-    if (threadIdx.x == 0) produce<Element, C>(smem, q_map, k_map, v_map, shape, order);
-    return;
+  Loader<Element, C> loader(smem, q_map, k_map, v_map, shape, order);
+  const int warpgroup = uniform(int(threadIdx.x / 128));
+  if constexpr (C::Specialized) {
+    if (warpgroup == C::Consumers) {
+      decrease_registers<C::ProducerRegisters>();
+      if (threadIdx.x % 128 == 0) {
+        while (loader.step()) {
+        }
+      }
+      return;
+    }
+    increase_registers<C::ConsumerRegisters>();
   }
-  increase_registers<C::ConsumerRegisters>();
-  const int consumer = warpgroup - 1;
-  const bool signals = threadIdx.x % 32 == 0;
-  const int next_turn = Turn + (consumer + 1) % C::Consumers;
-  if (C::PingPong && consumer == C::Consumers - 1) named_barrier_arrive(Turn, 256);
 
-  RingPlace<C::Stages> ring;
-  RingPlace<C::QStages> q_ring;
-  const bool writes = threadIdx.x % 128 == 0;  // one thread stores the warpgroup's output
-  Accumulator S[1][C::BlockKV / 8];   // [64, BlockKV]
-  Accumulator O[1][C::HeadDim / 8];   // [64, HeadDim]
-  FragmentA P[C::BlockKV / 16];
-#ifndef WAITK
-#define WAITK 1
-#define WAITV 0
-#define EARLY 2
-#define DESC 1
-#endif
-  const auto k_descriptor = [&] { return uniform(k_major(smem.K[ring.stage])); };
-  const auto q_descriptor = [&] { return uniform(k_major(smem.Q[q_ring.stage][consumer])); };
-  const auto v_descriptor = [&](int stage) { return uniform(mn_major(smem.V[stage])); };
-  const auto issue_scores = [&](MatrixDescriptor q, MatrixDescriptor k) {
-    wgmma_fence();
-    multiply_transposed_async<Element, C::BlockKV, C::HeadDim>(S[0], q, k);
-    wgmma_commit();
+  // -- A consumer
+  const int warp_row = int(threadIdx.x % 128 / 32) * 16;  // of the warpgroup's 64
+  const bool releases = threadIdx.x % 32 == 0;            // one thread of a warp speaks for it
+  const bool stores = threadIdx.x % 128 == 0;             // one thread of the warpgroup asks for its output to be stored
+  const bool loads = !C::Specialized && threadIdx.x == 0;
+  if (loads) loader.step(), loader.step();
+
+  Accumulator S[1][KeyTiles];  // [64, BlockKV]
+  Accumulator O[1][ColTiles];  // [64, HeadDim]
+  FragmentA P[KeySteps];       // [64, BlockKV]
+  RingPlace<C::Slots> ring;    // the next tile of K or V that is used
+  RingPlace<C::QSlots> q_ring;
+
+  const auto wait_for_turn = [&] {
+    if constexpr (C::PingPong) named_barrier_sync(Turn + warpgroup, 256);
   };
-  const auto wait_turn = [&] { if constexpr (C::PingPong) named_barrier_sync(Turn + consumer, 256); };
-  const auto end_turn = [&] { if constexpr (C::PingPong) named_barrier_arrive(next_turn, 256); };
-
-  int wave = 0;
-  bool first = true;
-  Place next;
-  if (!order.find(wave, next)) return;
-  smem.q_full[0].wait(0);
-  smem.k_full[ring.stage].wait(ring.parity);
-  {
-    const auto q = q_descriptor(), k = k_descriptor();
-    wait_turn();
-    issue_scores(q, k);
-    end_turn();
-  }
-  wgmma_wait<0>();
-  while (true) {
-    const Place at = next;
-    const int q_row = at.q_block * C::BlockQ + consumer * WarpgroupRows;
-    const int warp_row = q_row + int(threadIdx.x % 128 / 32) * 16;
-    int kv_block = max(ceil_div(shape.visible_keys(at.q_block * C::BlockQ + C::BlockQ - 1), C::BlockKV), 1) - 1;
-    const int whole_kv_blocks = shape.visible_keys(q_row) / C::BlockKV;
-#pragma unroll
-    for (int c = 0; c < C::HeadDim / 8; ++c) O[0][c] = {};
-    const bool add = true;
-    float m[1][2] = {{NothingSeen, NothingSeen}}, l[1][2] = {};
-    float rescale[1][2], factor;
-
-    if (signals) smem.k_empty[ring.stage].arrive();
-    RingPlace<C::Stages> before = ring;
+  const auto pass_turn = [&] {
+    if constexpr (C::PingPong) named_barrier_arrive(Turn + (warpgroup + 1) % C::Consumers, 256);
+  };
+  const auto issue_scores = [&] {  // S = Q·K^T; returns K's slot
+    const int slot = ring.stage;
+    smem.full[slot].wait(ring.parity);
     ring.next();
-    mask_scores(S, shape, warp_row, kv_block * C::BlockKV);
-    raise_maximum(l, m, S, shape.scale_log2, rescale, factor);
+    wgmma_fence();
+    multiply_transposed_async<Element, C::BlockKV, C::HeadDim>(S[0], uniform(k_major(smem.Q[q_ring.stage][warpgroup])),
+                                                               uniform(k_major(smem.KV[slot])));
+    wgmma_commit();
+    return slot;
+  };
+  const auto issue_output = [&] {  // O = O + P·V; returns V's slot
+    const int slot = ring.stage;
+    smem.full[slot].wait(ring.parity);
+    ring.next();
+    wgmma_fence();
+    multiply_async<Element, C::BlockKV, C::HeadDim>(O[0], P, uniform(mn_major(smem.KV[slot])));
+    wgmma_commit();
+    return slot;
+  };
+  const auto release = [&](int slot) {
+    if (releases) smem.empty[slot].arrive();
+  };
+
+  if (C::PingPong && warpgroup == C::Consumers - 1) pass_turn();  // the first turn is warpgroup 0's
+  int wave = 0;
+  Place next;
+  order.find(wave, int(blockIdx.x), int(gridDim.x), next);  // the grid has no block without a tile
+  smem.q_full[0].wait(0);
+  wait_for_turn();
+  int k_slot = issue_scores();
+  pass_turn();
+  wgmma_wait<0>();
+
+  for (bool first = true;; first = false) {  // a tile of Q; S holds its first scores
+    const Work<C> work(shape, next);
+    const Place at = work.at;
+    const int group_row = at.q_block * C::BlockQ + warpgroup * WarpgroupRows;  // of the head
+    const int whole_kv_blocks = shape.visible_keys(group_row) / C::BlockKV;     // that the first row sees whole
+    int kv_block = work.kv_blocks - 1;                                          // the last comes first: it needs a mask
+    float m[1][2] = {{NothingSeen, NothingSeen}}, l[1][2] = {};  // rows Accumulator::row(h); l of this lane's columns
+    float rescaling[1][2], factor;
 #pragma unroll
-    for (int k = 0; k < C::BlockKV / 16; ++k) P[k] = exponentiate<Element>(&S[0][2 * k], m[0], l[0], factor);
-    --kv_block;
-    if (C::QStages == 2 && writes && !first) {
+    for (int c = 0; c < ColTiles; ++c) O[0][c] = {};
+
+    // -- The first softmax
+    release(k_slot);
+    mask_scores(S, shape, group_row + warp_row, kv_block * C::BlockKV);
+    raise_maximum(l, m, S, shape.scale_log2, rescaling, factor);
+    exponentiate_in_place(S[0], m[0], l[0], factor);
+#pragma unroll
+    for (int k = 0; k < KeySteps; ++k) P[k] = round_to_a<Element>(&S[0][2 * k]);
+    if (C::QSlots == 2 && stores && !first) {  // the last tile's output has left the other slot of Q
       tma_store_wait_read<0>();
       smem.q_empty[q_ring.stage ^ 1].arrive();
     }
+    if (loads) loader.step();
+
+    // -- The scores of the next keys, and P·V of these under the softmax of those
+    --kv_block;
 #pragma unroll
-    for (int masked = 1; masked >= 0; --masked) {
+    for (int masked = 1; masked >= 0; --masked) {  // two loops in the program: tiles without a mask do not pay for it
       for (; kv_block >= (masked ? whole_kv_blocks : 0); --kv_block) {
-        if (WAITK) smem.k_full[ring.stage].wait(ring.parity);
-        if (WAITV) smem.v_full[before.stage].wait(before.parity);
-        MatrixDescriptor q = q_descriptor(), k = k_descriptor(), v = v_descriptor(before.stage);
-        wait_turn();
-        if (!WAITK) smem.k_full[ring.stage].wait(ring.parity);
-        if (!DESC) q = q_descriptor(), k = k_descriptor();
-        issue_scores(q, k);
-        if (!WAITV) smem.v_full[before.stage].wait(before.parity);
-        if (!DESC) v = v_descriptor(before.stage);
-        wgmma_fence();
-        constexpr int Steps = C::BlockKV / 16, Early = Steps - EARLY;
-        multiply_async<Element, C::BlockKV, C::HeadDim, 0, Early>(O[0], P, v, add);
-        if (EARLY) end_turn();
-        multiply_async<Element, C::BlockKV, C::HeadDim, Early, Steps>(O[0], P, v, add);
-        wgmma_commit();
-        if (!EARLY) end_turn();
-        wgmma_wait<1>();
-        if (signals) smem.k_empty[ring.stage].arrive();
-        if (masked) mask_scores(S, shape, warp_row, kv_block * C::BlockKV);
-        const bool raised = raise_maximum(l, m, S, shape.scale_log2, rescale, factor);
-#pragma unroll
-        for (int c = 0; c < C::BlockKV / 8; ++c) {
-#pragma unroll
-          for (int j = 0; j < 4; ++j) {
-            S[0][c].value[j] = exp2_approx(fmaf(S[0][c].value[j], factor, -m[0][j / 2]));
-            l[0][j / 2] += S[0][c].value[j];
-          }
-        }
-        wgmma_wait<0>();
-        if (signals) smem.v_empty[before.stage].arrive();
+        wait_for_turn();
+        k_slot = issue_scores();
+        const int v_slot = issue_output();
+        pass_turn();
+        wgmma_wait<C::Overlap ? 1 : 0>();  // the scores
+        release(k_slot);
+        if (masked) mask_scores(S, shape, group_row + warp_row, kv_block * C::BlockKV);
+        const bool raised = raise_maximum(l, m, S, shape.scale_log2, rescaling, factor);
+        exponentiate_in_place(S[0], m[0], l[0], factor);
+        // The output. In both branches, so that ptxas, which moves it up through a stretch of code, leaves it behind the
+        // exponentials, which it is to overlap with.
         if (raised) {
-#pragma unroll
-          for (int c = 0; c < C::HeadDim / 8; ++c) {
-            O[0][c].scale_row(0, rescale[0][0]);
-            O[0][c].scale_row(1, rescale[0][1]);
-          }
+          wgmma_wait<0>();
+          rescale_output(O, rescaling);
+        } else {
+          wgmma_wait<0>();
         }
+        release(v_slot);
 #pragma unroll
-        for (int k = 0; k < C::BlockKV / 16; ++k) P[k] = round_to_a<Element>(&S[0][2 * k]);
-        before = ring;
-        ring.next();
+        for (int k = 0; k < KeySteps; ++k) P[k] = round_to_a<Element>(&S[0][2 * k]);
+        if (loads) loader.step();
       }
     }
 
-    auto& O_tile = smem.Q[q_ring.stage][consumer];
+    // -- The last P·V, and under the output of this tile the first scores of the next
+    auto& Q = smem.Q[q_ring.stage][warpgroup];
     const auto write_output = [&] {
-      if (signals) smem.v_empty[before.stage].arrive();
 #pragma unroll
-      for (int h = 0; h < 2; ++h) {
-        l[0][h] = quad_sum(l[0][h]);
-        const int row = warp_row + Accumulator::row(h);
-        const float inverse = inverse_sum(l[0][h]);
-        if (Accumulator::column(0) == 0 && row < shape.seq_q) {
-          lse.vector(at.batch, at.head).store(row, log_sum_exp(m[0][h], l[0][h]));
-        }
-#pragma unroll
-        for (int c = 0; c < C::HeadDim / 8; ++c) {
-          const float* pair = &O[0][c].value[2 * h];
-          O_tile.store_vector(int(threadIdx.x % 128 / 32) * 16 + Accumulator::row(h), 8 * c + Accumulator::column(0),
-                            Vector<Element, 2>{from_float<Element>(pair[0] * inverse), from_float<Element>(pair[1] * inverse)});
-        }
-      }
-      async_proxy_fence();
-      named_barrier_sync(WarpgroupStored + consumer, 128);
-      if (writes) {
-        store_tile_tma(o_map, at.batch, at.head, q_row, O_tile);
+      for (int h = 0; h < 2; ++h) l[0][h] = quad_sum(l[0][h]);
+      store_output(Q, warp_row, O, l, m, lse.vector(at.batch, at.head), group_row + warp_row);
+      async_proxy_fence();  // the copy engine reads what was stored
+      named_barrier_sync(OutputStored + warpgroup, 128);
+      if (stores) {
+        store_tile_tma(o_map, at.batch, at.head, group_row, Q);
         tma_store_commit();
       }
     };
-
-    // -- The last product, and under it and the output the next tile's first scores
     ++wave;
-    first = false;
-    const bool more = order.find(wave, next);
-    if (C::QStages == 1 || !more) {
-      smem.v_full[before.stage].wait(before.parity);
-      const auto v = v_descriptor(before.stage);
-      wait_turn();
-      wgmma_fence();
-      multiply_async<Element, C::BlockKV, C::HeadDim>(O[0], P, v, add);
-      wgmma_commit();
-      end_turn();
+    const bool more = order.find(wave, int(blockIdx.x), int(gridDim.x), next);
+    if (C::QSlots == 2 && more) {
+      q_ring.next();
+      smem.q_full[q_ring.stage].wait(q_ring.parity);
+      wait_for_turn();
+      const int v_slot = issue_output();
+      k_slot = issue_scores();
+      pass_turn();
+      wgmma_wait<1>();  // the output
+      release(v_slot);
+      write_output();
+    } else {
+      wait_for_turn();
+      const int v_slot = issue_output();
+      pass_turn();
       wgmma_wait<0>();
+      release(v_slot);
       write_output();
       if (!more) break;
-      if (writes) {
+      if (stores) {
         tma_store_wait_read<0>();
-        smem.q_empty[0].arrive();
+        smem.q_empty[q_ring.stage].arrive();
       }
       q_ring.next();
       smem.q_full[q_ring.stage].wait(q_ring.parity);
-      smem.k_full[ring.stage].wait(ring.parity);
-      const auto q = q_descriptor(), k = k_descriptor();
-      wait_turn();
-      issue_scores(q, k);
-      end_turn();
-    } else {
-      q_ring.next();
-      smem.v_full[before.stage].wait(before.parity);
-      smem.q_full[q_ring.stage].wait(q_ring.parity);
-      smem.k_full[ring.stage].wait(ring.parity);
-      const auto q = q_descriptor(), k = k_descriptor(), v = v_descriptor(before.stage);
-      wait_turn();
-      wgmma_fence();
-      multiply_async<Element, C::BlockKV, C::HeadDim>(O[0], P, v, add);
-      wgmma_commit();
-      issue_scores(q, k);
-      end_turn();
-      wgmma_wait<1>();
-      write_output();
+      wait_for_turn();
+      k_slot = issue_scores();
+      pass_turn();
     }
     wgmma_wait<0>();
+    if (loads) loader.step();
   }
-  if (writes) tma_store_wait_read<0>();
+  if (stores) tma_store_wait_read<0>();  // shared memory ends with the block
 }
 
+// -- Launch -----------------------------------------------------------------------------------------------------------
+
 template <typename Element, typename C>
-void launch_tile(const AttentionCall& call, Machine& machine) {
+void launch_config(const AttentionCall& call, Machine& machine) {
   const AttentionShape shape(call.problem);
   const std::int64_t tiles = std::int64_t(shape.batch) * shape.heads * ceil_div(shape.seq_q, C::BlockQ);
   const int blocks = int(std::min<std::int64_t>(tiles, machine.processors()));
-  const auto env = [](const char* name) { const char* p = std::getenv(name); return p ? std::atoi(p) : 0; };
-  const TileOrder order(shape, C::BlockQ, blocks, std::int64_t(env("FLASH_L2")) << 20);
   machine.launch({"fa3_pipeline", {blocks}, C::Threads, sizeof(Storage<Element, C>)}, fa3_kernel<Element, C>,
                  machine.tensor_map(tile_map(call.q, WarpgroupRows)), machine.tensor_map(tile_map(call.k, C::BlockKV)),
                  machine.tensor_map(tile_map(call.v, C::BlockKV)), machine.tensor_map(tile_map(call.o, WarpgroupRows)),
-                 GlobalTensor<float>(call.lse), shape, order);
+                 GlobalTensor<float>(call.lse), shape, TileOrder(shape, C::BlockQ, blocks));
 }
 
 template <typename Element>
 void launch(const AttentionCall& call, const LaunchOptions& options, Machine& machine) {
   const std::int64_t d = call.problem.head_dim;
-  const char* p = std::getenv("FLASH_CONFIG");
-  const int config = p ? std::atoi(p) : 0;
-#ifdef ONLY128
-  return launch_tile<Element, Config<128, 2, 128, 2, 2>>(call, machine);
-#else
-  if (d == 64) {
-    if (config == 0) return launch_tile<Element, Config<64, 3, 128, 2, 2>>(call, machine);
-    return launch_tile<Element, Config<64, 4, 64, 4, 2>>(call, machine);
-  }
-  if (d == 128) {
-    if (config == 0) return launch_tile<Element, Config<128, 2, 128, 2, 2>>(call, machine);
-    return launch_tile<Element, Config<128, 2, 64, 4, 2>>(call, machine);
-  }
-  return launch_tile<Element, Config<256, 2, 64, 2, 1>>(call, machine);
+#ifdef PROTO
+  const char* p = std::getenv("FLASH_CONFIG"); const int config = p ? std::atoi(p) : 0;
+  if (d == 64 && config == 0) return launch_config<Element, Config<64, 3, 128, 6, 2>>(call, machine);
+  if (d == 64 && config == 1) return launch_config<Element, Config<64, 4, 64, 8, 2>>(call, machine);
+  if (d == 128 && config == 0) return launch_config<Element, Config<128, 2, 128, 5, 2>>(call, machine);
+  if (d == 128 && config == 1) return launch_config<Element, Config<128, 2, 128, 4, 2>>(call, machine);
+  if (d == 256) return launch_config<Element, Config<256, 2, 64, 5, 1>>(call, machine);
 #endif
 }
 

@@ -157,8 +157,8 @@ __device__ __forceinline__ float update_maximum(Accumulator (&O)[RowTiles][ColTi
   return score_factor(S, m, scale_log2);
 }
 
-/// The same where O is in use: l is rescaled, and O is to be by `rescaling` if the return value is true, which is the same
-/// in all lanes. `factor` becomes score_factor's.
+/// The same in two steps, for where O is in use: raises m and rescales l, and says whether O is to be rescaled by
+/// `rescaling`, the same in all lanes of the warp. `factor` becomes score_factor's.
 template <int RowTiles, int KeyTiles>
 __device__ __forceinline__ bool raise_maximum(float (&l)[RowTiles][2], float (&m)[RowTiles][2],
                                               Accumulator (&S)[RowTiles][KeyTiles], float scale_log2,
@@ -189,6 +189,34 @@ __device__ __forceinline__ bool raise_maximum(float (&l)[RowTiles][2], float (&m
   }
   factor = score_factor(S, m, scale_log2);
   return true;
+}
+
+/// Each row of O times its factor.
+template <int RowTiles, int ColTiles>
+__device__ __forceinline__ void rescale_output(Accumulator (&O)[RowTiles][ColTiles],
+                                               const float (&rescaling)[RowTiles][2]) {
+#pragma unroll
+  for (int r = 0; r < RowTiles; ++r) {
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+#pragma unroll
+      for (int c = 0; c < ColTiles; ++c) O[r][c].scale_row(h, rescaling[r][h]);
+    }
+  }
+}
+
+/// S = exp2(factor·S − m) in place, not rounded yet; l as exponentiate has it.
+template <int KeyTiles>
+__device__ __forceinline__ void exponentiate_in_place(Accumulator (&S)[KeyTiles], const float (&m)[2], float (&l)[2],
+                                                      float factor) {
+#pragma unroll
+  for (int c = 0; c < KeyTiles; ++c) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      S[c].value[i] = exp2_approx(fmaf(S[c].value[i], factor, -m[i / 2]));
+      l[i / 2] += S[c].value[i];
+    }
+  }
 }
 
 /// 1 / l, what a row's sums are multiplied with at the end; 0 for a row that saw nothing (its O is 0).

@@ -56,10 +56,22 @@ __device__ __forceinline__ void multiply_transposed_async(Accumulator (&S)[Keys 
   }
 }
 
+/// The same with Q in registers, as load_a has it.
+template <typename Element, int Keys, int HeadDim>
+__device__ __forceinline__ void multiply_transposed_async(Accumulator (&S)[Keys / 8], const FragmentA (&Q)[HeadDim / 16],
+                                                          MatrixDescriptor k, Site site = Site::here()) {
+  const CalledFrom from(site);
+#pragma unroll
+  for (int col = 0; col < HeadDim; col += 16) {
+    wgmma<Element, Keys, Major::k>(sums_of(S), Q[col / 16].value, advance(k, column_bytes<Keys>(col)), col > 0);
+  }
+}
+
 /// O += P·V: [64, HeadDim], P in registers. Without `add`, O = P·V.
 template <typename Element, int Keys, int HeadDim, int From = 0, int To = Keys / 16>
 __device__ __forceinline__ void multiply_async(Accumulator (&O)[HeadDim / 8], const FragmentA (&P)[Keys / 16],
-                                               MatrixDescriptor v, bool add, Site site = Site::here()) {
+                                               MatrixDescriptor v, bool add = true,
+                                               Site site = Site::here()) {
   const CalledFrom from(site);
 #pragma unroll
   for (int k = From; k < To; ++k) {

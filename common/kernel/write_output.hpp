@@ -1,4 +1,5 @@
-// The end of a warp that holds whole rows of the output: divide, round, and out through shared memory in whole rows.
+// The end of a warp that holds whole rows of the output: divide, round, and out through shared memory in whole rows or by
+// the copy engine.
 #pragma once
 
 #include "common/kernel/load_tile.hpp"
@@ -28,6 +29,34 @@ __device__ __forceinline__ void write_output(Accumulator (&O)[RowTiles][ColTiles
   store_accumulators(tile, tile_row, 0, O);
   __syncwarp();
   store_rows<16 * RowTiles>(o, first_row, tile, tile_row);
+}
+
+/// The rows of O / l, rounded, to the rows from tile_row on of a tile, from where the copy engine takes them, and LSE as
+/// above. O is only read: where another product is under way, ptxas would wait for that before it changed accumulators.
+template <int RowTiles, int ColTiles, typename Element, int Rows, int Cols, typename Layout>
+__device__ __forceinline__ void store_output(SharedTile<Element, Rows, Cols, Layout>& tile, int tile_row,
+                                             const Accumulator (&O)[RowTiles][ColTiles], const float (&l)[RowTiles][2],
+                                             const float (&m)[RowTiles][2], const GlobalVector<float>& lse,
+                                             int first_row, Site site = Site::here()) {
+  const CalledFrom from(site);
+#pragma unroll
+  for (int r = 0; r < RowTiles; ++r) {
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const int row = 16 * r + Accumulator::row(h);
+      const float inverse = inverse_sum(l[r][h]);
+      if (Accumulator::column(0) == 0 && first_row + row < lse.size()) {
+        lse.store(first_row + row, log_sum_exp(m[r][h], l[r][h]));
+      }
+#pragma unroll
+      for (int c = 0; c < ColTiles; ++c) {
+        const AccumulatorRegister* pair = &O[r][c].value[2 * h];
+        tile.store_vector(
+            tile_row + row, 8 * c + Accumulator::column(0),
+            Vector<Element, 2>{from_float<Element>(pair[0] * inverse), from_float<Element>(pair[1] * inverse)});
+      }
+    }
+  }
 }
 
 }  // namespace flash::MACHINE
