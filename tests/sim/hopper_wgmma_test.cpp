@@ -425,7 +425,7 @@ TEST_CASE("a warpgroup comes to wgmma as a whole and with one descriptor") {
   expect_product_fault(
       Product::three_warps, {"diverged warp", "missing wgmma_wait"},
       {"a warpgroup comes to wgmma as a whole: 96 threads of warps 0, 1, 3 are there, threads of warps 2 are not"});
-  expect_product_fault(Product::one_lane_less, {"diverged warp"}, {"127 threads"});
+  expect_product_fault(Product::one_lane_less, {"diverged warp"}, {"127 of 128 threads are there"});
   expect_product_fault(Product::other_descriptor, {"bad descriptor"}, {"thread 99"});
 }
 
