@@ -150,7 +150,9 @@ void WarpgroupUnit::release(Warpgroup& group) {
 }
 
 std::string WarpgroupUnit::wait_text(int warpgroup) const {
-  return fmt::format(" ({} of 128 threads are there)", groups_[std::size_t(warpgroup)].gathering.arrived);
+  const Warpgroup& group = groups_[std::size_t(warpgroup)];
+  if (group.wanted != 0) return fmt::format(" for {} registers a thread", group.wanted);
+  return fmt::format(" ({} of 128 threads are there)", group.gathering.arrived);
 }
 
 std::string WarpgroupUnit::diverged() const {
