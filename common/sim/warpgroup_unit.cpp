@@ -461,10 +461,13 @@ void WarpgroupUnit::check_register(const AccumulatorRegister* accumulator) {
     if (accumulators.in_flight[thread / 32] == 0 || accumulator < first || accumulator >= first + accumulators.n / 2) {
       continue;
     }
+    // A register has no place in the source; the function of common/kernel that runs does.
+    const std::string where =
+        self.caller == 0 ? "" : fmt::format("\n  in a function called at {}", block_.describe(self.caller, "\n  in "));
     block_.fault_at("accumulator in flight",
                     fmt::format("a read or write of accumulator [{}][{}], on which this wgmma works: no wgmma_wait() "
-                                "that covers it",
-                                (accumulator - first) / 4, (accumulator - first) % 4),
+                                "that covers it{}",
+                                (accumulator - first) / 4, (accumulator - first) % 4, where),
                     "", accumulators.site);
   }
 }

@@ -2,6 +2,7 @@
 // what happens to those who forget a fence, a commit or a wait, or touch what is in use.
 #include <cmath>
 
+#include "common/kernel/fragments.hpp"
 #include "tests/sim/hopper.hpp"
 
 using flash::Fault;
@@ -259,6 +260,7 @@ enum class Product {
   no_commit_at_end,
   read_in_flight,
   write_in_flight,
+  read_in_flight_by_function,
   wait_of_older,
   overwritten,
   overwritten_after_wait,
@@ -312,6 +314,9 @@ __global__ void product_kernel(GlobalTensor<float> out, Product what) {
   if (what == Product::no_wait) return;
   if (what == Product::read_in_flight && d[3][2] > 5.0f) return;
   if (what == Product::write_in_flight) d[3][2] = 0.0f;
+  if (what == Product::read_in_flight_by_function) {
+    store_accumulators(shared.b[1], 0, 0, reinterpret_cast<Accumulator(&)[1][8]>(d));
+  }
   if (what == Product::overwritten && thread == 5) shared.b[0].store(2, 3, from_float<half>(1.0f));
   if (what == Product::wait_of_older || what == Product::two_groups) {
     const auto b1 = matrix_descriptor(shared.b[1].address(0, 0), 16, 1024, Swizzle::bytes128);
@@ -405,6 +410,9 @@ TEST_CASE("a commit or a wait that is missing is a fault") {
 TEST_CASE("accumulators that are touched before the wait are a fault that names the product") {
   expect_product_fault(Product::read_in_flight, {"accumulator in flight"}, {"accumulator [3][2]", "no wgmma_wait()"});
   expect_product_fault(Product::write_in_flight, {"accumulator in flight"}, {"accumulator [3][2]"});
+  expect_product_fault(
+      Product::read_in_flight_by_function, {"accumulator in flight"},
+      {"in a function called at tests/sim/hopper_wgmma_test.cpp", "store_accumulators(shared.b[1], 0, 0"});
   expect_product_fault(Product::wait_of_older, {"accumulator in flight"},
                        {"accumulator [0][0]", "wgmma<half, 64, Major::k, Major::k>(e, a, b1"});
   expect_product_fault(Product::another_shape, {"accumulator in flight"}, {"of another shape"});
