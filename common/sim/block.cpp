@@ -189,6 +189,7 @@ void Block::run(const KernelRun& kernel, std::int64_t block_linear, Counters& co
   }
   try {
     schedule();
+    if (!failure_) copy_engine_->block_ends();
   } catch (...) {
     if (!failure_) failure_ = std::current_exception();
   }

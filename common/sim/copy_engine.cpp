@@ -320,7 +320,7 @@ void CopyEngine::land(std::size_t number) {
   Mbarrier& barrier = mbarriers_[load.mbarrier];
   block_.shadow_.copy_arrived(barrier.engine, load.offset, load.bytes);
   block_.shadow_.release_unit(barrier.engine, barrier.arriving);
-  barrier.landing.push_back({load.offset, load.bytes});
+  barrier.landing.push_back({load.offset, load.bytes, load.thread, load.site});
   barrier.bytes -= load.bytes;
   block_.count_event();
   complete_if_done(barrier, load.site);
@@ -423,6 +423,21 @@ void CopyEngine::thread_exits(const Thread& thread) {
     write_destination(store);
     return true;
   });
+}
+
+void CopyEngine::block_ends() {
+  const auto fault = [&](int offset, int thread, SiteId site) {
+    block_.fault_at("copy in flight",
+                    fmt::format("the block ends, and nobody has waited for this TMA load to {}",
+                                block_.describe(block_.place_of(offset))),
+                    block_.thread_name(thread), site);
+  };
+  for (const Load& load : loads_) fault(load.offset, load.thread, load.site);
+  for (const Mbarrier& barrier : mbarriers_) {
+    for (const auto* pieces : {&barrier.landing, &barrier.landed}) {
+      for (const Piece& piece : *pieces) fault(piece.offset, piece.thread, piece.site);
+    }
+  }
 }
 
 std::string CopyEngine::reader_of(int offset) const {

@@ -51,6 +51,8 @@ class CopyEngine {
   void finish_some();
   /// A thread ends; its stores must have read their sources.
   void thread_exits(const Thread& thread);
+  /// The block has ended, and with it its shared memory; somebody must have waited for each copy into it.
+  void block_ends();
 
   // -- For reports
 
@@ -62,8 +64,10 @@ class CopyEngine {
   bool bytes_alone(int mbarrier_offset) const;
 
  private:
+  /// What a copy has brought and nobody has waited for.
   struct Piece {
-    int offset, bytes;
+    int offset, bytes, thread;
+    SiteId site;
   };
   struct Mbarrier {
     int offset = 0, count = 0;

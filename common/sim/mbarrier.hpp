@@ -15,6 +15,7 @@ class Mbarrier {
   void init(int arrivals, Site site = Site::here()) {
     require_capability(80, "mbarrier.init", site);
     this_block().copy_engine().init(this, arrivals, site);
+    state_ = std::uint64_t(arrivals);
   }
   /// One arrival. What the thread did so far comes before what those do who wait for the phase.
   void arrive(Site site = Site::here()) {
@@ -39,7 +40,7 @@ class Mbarrier {
   }
 
  private:
-  std::uint64_t state_;  // the simulation keeps its own
+  std::uint64_t state_;  // the simulation keeps what matters elsewhere
 };
 
 /// fence.mbarrier_init.release.cluster: makes this thread's initialisations known to the copy engine; before the

@@ -23,12 +23,11 @@ Clock::Lanes& Clock::lanes_of(int warp) {
   return single_.emplace_back(Lanes{warp, {}});
 }
 
-void Clock::tidy(int warp) {
+void Clock::tidy() {
   std::erase_if(single_, [&](const Lanes& lanes) {
-    if (lanes.warp != warp) return false;
     const auto [least, most] = std::minmax_element(std::begin(lanes.of_lane), std::end(lanes.of_lane));
-    of_warp_[warp] = std::max(of_warp_[warp], *least);
-    return *most <= of_warp_[warp];
+    of_warp_[lanes.warp] = std::max(of_warp_[lanes.warp], *least);
+    return *most <= of_warp_[lanes.warp];
   });
 }
 
@@ -38,19 +37,18 @@ void Clock::join(const Clock& other) {
     Lanes& mine = lanes_of(theirs.warp);
     for (int lane = 0; lane < 32; ++lane) mine.of_lane[lane] = std::max(mine.of_lane[lane], theirs.of_lane[lane]);
   }
-  if (single_.empty()) return;
-  for (int warp = 0; warp < kClockWarps; ++warp) tidy(warp);
+  if (!single_.empty()) tidy();
 }
 
 void Clock::raise_warp(int warp, Stamp to) {
   of_warp_[warp] = std::max(of_warp_[warp], to);
-  if (!single_.empty()) tidy(warp);
+  if (!single_.empty()) tidy();
 }
 
 void Clock::raise_thread(int thread, Stamp to) {
   Stamp& known = lanes_of(thread / 32).of_lane[thread % 32];
   known = std::max(known, to);
-  tidy(thread / 32);
+  tidy();
 }
 
 void Clock::raise_lanes(int warp, std::uint32_t lanes, Stamp to) {
@@ -59,7 +57,7 @@ void Clock::raise_lanes(int warp, std::uint32_t lanes, Stamp to) {
     Stamp& of_lane = known.of_lane[std::countr_zero(lanes)];
     of_lane = std::max(of_lane, to);
   }
-  tidy(warp);
+  tidy();
 }
 
 // -- Order

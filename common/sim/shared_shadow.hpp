@@ -71,7 +71,7 @@ class Clock {
   };
   Lanes& lanes_of(int warp);
   /// Drops what of_warp_ says too.
-  void tidy(int warp);
+  void tidy();
 
   Stamp of_warp_[kClockWarps] = {};
   std::vector<Lanes> single_;  // of the warps of which a lane is known for longer than the whole

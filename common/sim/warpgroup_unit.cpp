@@ -150,7 +150,9 @@ void WarpgroupUnit::release(Warpgroup& group) {
 }
 
 std::string WarpgroupUnit::wait_text(int warpgroup) const {
-  return fmt::format(" ({} of 128 threads are there)", groups_[std::size_t(warpgroup)].gathering.arrived);
+  const Warpgroup& group = groups_[std::size_t(warpgroup)];
+  if (group.wanted != 0) return fmt::format(" for {} registers a thread", group.wanted);
+  return fmt::format(" ({} of 128 threads are there)", group.gathering.arrived);
 }
 
 std::string WarpgroupUnit::diverged() const {
@@ -459,10 +461,13 @@ void WarpgroupUnit::check_register(const AccumulatorRegister* accumulator) {
     if (accumulators.in_flight[thread / 32] == 0 || accumulator < first || accumulator >= first + accumulators.n / 2) {
       continue;
     }
+    // A register has no place in the source; the function of common/kernel that runs does.
+    const std::string where =
+        self.caller == 0 ? "" : fmt::format("\n  in a function called at {}", block_.describe(self.caller, "\n  in "));
     block_.fault_at("accumulator in flight",
                     fmt::format("a read or write of accumulator [{}][{}], on which this wgmma works: no wgmma_wait() "
-                                "that covers it",
-                                (accumulator - first) / 4, (accumulator - first) % 4),
+                                "that covers it{}",
+                                (accumulator - first) / 4, (accumulator - first) % 4, where),
                     "", accumulators.site);
   }
 }

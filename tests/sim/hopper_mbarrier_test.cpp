@@ -147,7 +147,7 @@ struct SingleStorage {
 __global__ void single_kernel(Single what) {
   auto& shared = shared_storage<SingleStorage>();
   if (what == Single::misplaced) {
-    if (threadIdx.x == 0) reinterpret_cast<Mbarrier*>(reinterpret_cast<std::byte*>(&shared) + 4)->init(1);
+    if (threadIdx.x == 0) this_block().copy_engine().init(shared.rest + 4, 1, Site::here());
     return;
   }
   if (threadIdx.x == 0) {
@@ -212,7 +212,7 @@ TEST_CASE("arguments that an mbarrier does not take are faults") {
   expect_fault("bad mbarrier", {"parity 2: use 0 or 1"}, kSingle, single_kernel, Single::parity_2);
   expect_fault("bad mbarrier", {"1048576 bytes more"}, kSingle, single_kernel, Single::bytes);
   expect_fault("bad mbarrier", {"-16 bytes more"}, kSingle, single_kernel, Single::negative_bytes);
-  expect_fault("misaligned", {"the mbarrier at byte 4"}, kSingle, single_kernel, Single::misplaced);
+  expect_fault("misaligned", {"the mbarrier at byte 20"}, kSingle, single_kernel, Single::misplaced);
 }
 
 TEST_CASE("a phase that ends before a waiting thread has seen the one before is a fault") {

@@ -223,6 +223,7 @@ struct CopyStorage {
 enum class Copy {
   right,
   no_wait,
+  never_waited_for,
   wait_of_another,
   other_barrier,
   expect_too_much,
@@ -276,6 +277,7 @@ __global__ void copy_kernel(const __grid_constant__ TensorMap map, GlobalTensor<
     }
   }
   if (what == Copy::into_unread) __syncthreads();
+  if (what == Copy::never_waited_for) return;
   if (what == Copy::other_barrier) {
     shared.other.wait(0);
     if (threadIdx.x == 0) shared.full.wait(0);
@@ -312,6 +314,7 @@ TEST_CASE("a thread that waits at the mbarrier finds what a TMA load brings") {
 TEST_CASE("a read of a TMA tile without the wait is a fault") {
   CopyTest test;
   test.expect(Copy::no_wait, {"copy in flight", "unwritten shared memory"}, {"tile[0]", "row 3, column"});
+  test.expect(Copy::never_waited_for, {"copy in flight"}, {"the block ends", "TMA load to tile[0] at byte 0"});
   // The wait of another thread is none of one's own.
   test.expect(Copy::wait_of_another, {"copy in flight", "data race", "unwritten shared memory"}, {"tile[0]"});
   // Nor is the wait for another copy.

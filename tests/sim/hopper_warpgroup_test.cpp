@@ -1,5 +1,7 @@
 // What warpgroups of the simulated GPU have beside products: registers, the elected lane, the clock; and a small
 // pipeline of all of Hopper's parts, which gives the same bits whatever the schedule.
+#include <cmath>
+
 #include "tests/sim/hopper.hpp"
 
 using flash::Fault;
@@ -242,7 +244,8 @@ TEST_CASE("a pipeline of TMA, mbarriers and wgmma gives the same bits for each s
           sum += double(to_float(test.a[row * 64 + k])) * double(to_float(test.b[(t * 64 + column) * 64 + k]));
         }
       }
-      CHECK(double(to_float(test.out[row * 64 + column])) == Approx(sum).epsilon(2e-3).margin(2e-2));
+      // The result is rounded to 11 bits.
+      CHECK(std::abs(double(to_float(test.out[row * 64 + column])) - sum) <= 1e-3 * std::abs(sum) + 1e-3);
     }
   }
 }

@@ -2,6 +2,7 @@
 // what happens to those who forget a fence, a commit or a wait, or touch what is in use.
 #include <cmath>
 
+#include "common/kernel/fragments.hpp"
 #include "tests/sim/hopper.hpp"
 
 using flash::Fault;
@@ -34,6 +35,7 @@ struct Placement {
   int rows, depth;  // rows: of a, or columns of b
   int start = 0;    // of the operand in bytes
   int leading = 0, stride = 0;
+  unsigned base_offset = 0;  // so many 128 bytes after a multiple of 1024 the pattern starts
 
   Placement(Major m, Swizzle s, int r, int d) : major(m), swizzle(s), rows(r), depth(d) {
     const int width = std::max(16, swizzle_bytes(s));
@@ -62,7 +64,7 @@ struct Placement {
       at = swizzle == Swizzle::none ? atom * stride + k / 8 * leading : atom * leading + k / 8 * stride;
       at += k % 8 * width + row % elements * 2;
     }
-    return swizzle_offset(swizzle, unsigned(start + at));
+    return swizzle_offset(swizzle, unsigned(start + at) - base_offset * 128) + base_offset * 128;
   }
   /// From one step of 16 of the depth to the next.
   int step(int k) const {
@@ -71,10 +73,6 @@ struct Placement {
     if (swizzle == Swizzle::none) return k / 8 * leading;
     return k / elements * (rows / 8 * stride) + k % elements * 2;
   }
-};
-
-struct Operands {
-  MatrixDescriptor a[4], b[4];
 };
 
 template <typename Element, int N, Major MajorA, Major MajorB, bool AInRegisters>
@@ -106,10 +104,10 @@ __global__ void layout_kernel(GlobalTensor<const std::uint16_t> a, GlobalTensor<
     }
   }
   wgmma_fence();
-  const MatrixDescriptor da =
-      matrix_descriptor(shared.a.address(0, at_a.start / 2), at_a.leading, at_a.stride, at_a.swizzle);
-  const MatrixDescriptor db =
-      matrix_descriptor(shared.b.address(0, at_b.start / 2), at_b.leading, at_b.stride, at_b.swizzle);
+  MatrixDescriptor da = matrix_descriptor(shared.a.address(0, at_a.start / 2), at_a.leading, at_a.stride, at_a.swizzle);
+  MatrixDescriptor db = matrix_descriptor(shared.b.address(0, at_b.start / 2), at_b.leading, at_b.stride, at_b.swizzle);
+  da.bits |= std::uint64_t(at_a.base_offset) << 49;
+  db.bits |= std::uint64_t(at_b.base_offset) << 49;
   for (int k = 0; k < at_b.depth; k += 16) {
     if constexpr (AInRegisters) {
       wgmma<Element, N, MajorB>(d, fragments[k / 16], advance(db, at_b.step(k)), true);
@@ -206,9 +204,12 @@ TEST_CASE("wgmma takes widths from 8 to 256") {
 
 TEST_CASE("wgmma honours the base offset of a pattern that starts elsewhere than at a multiple of its size") {
   Placement a(Major::k, Swizzle::bytes128, 64, 64), b(Major::k, Swizzle::bytes128, 64, 64);
-  // In a tile that starts at a multiple of 1024 the pattern of the rows from 8 on does too: nothing to say.
-  a.start = b.start = 1024;
+  a.start = 1024 + 3 * 128, a.base_offset = 3;
+  b.start = 7 * 128, b.base_offset = 7;
   CHECK(differences<float16, 64, Major::k, Major::k, false>(a, b, a, b) == 0);
+  Placement unsaid = b;
+  unsaid.base_offset = 0;
+  CHECK(differences<float16, 64, Major::k, Major::k, false>(a, b, a, unsaid) > 1000);
 }
 
 TEST_CASE("a wrong offset or a swizzle on one side only gives other numbers") {
@@ -259,6 +260,7 @@ enum class Product {
   no_commit_at_end,
   read_in_flight,
   write_in_flight,
+  read_in_flight_by_function,
   wait_of_older,
   overwritten,
   overwritten_after_wait,
@@ -312,6 +314,9 @@ __global__ void product_kernel(GlobalTensor<float> out, Product what) {
   if (what == Product::no_wait) return;
   if (what == Product::read_in_flight && d[3][2] > 5.0f) return;
   if (what == Product::write_in_flight) d[3][2] = 0.0f;
+  if (what == Product::read_in_flight_by_function) {
+    store_accumulators(shared.b[1], 0, 0, reinterpret_cast<Accumulator(&)[1][8]>(d));
+  }
   if (what == Product::overwritten && thread == 5) shared.b[0].store(2, 3, from_float<half>(1.0f));
   if (what == Product::wait_of_older || what == Product::two_groups) {
     const auto b1 = matrix_descriptor(shared.b[1].address(0, 0), 16, 1024, Swizzle::bytes128);
@@ -405,6 +410,9 @@ TEST_CASE("a commit or a wait that is missing is a fault") {
 TEST_CASE("accumulators that are touched before the wait are a fault that names the product") {
   expect_product_fault(Product::read_in_flight, {"accumulator in flight"}, {"accumulator [3][2]", "no wgmma_wait()"});
   expect_product_fault(Product::write_in_flight, {"accumulator in flight"}, {"accumulator [3][2]"});
+  expect_product_fault(
+      Product::read_in_flight_by_function, {"accumulator in flight"},
+      {"in a function called at tests/sim/hopper_wgmma_test.cpp", "store_accumulators(shared.b[1], 0, 0"});
   expect_product_fault(Product::wait_of_older, {"accumulator in flight"},
                        {"accumulator [0][0]", "wgmma<half, 64, Major::k, Major::k>(e, a, b1"});
   expect_product_fault(Product::another_shape, {"accumulator in flight"}, {"of another shape"});
@@ -425,7 +433,7 @@ TEST_CASE("a warpgroup comes to wgmma as a whole and with one descriptor") {
   expect_product_fault(
       Product::three_warps, {"diverged warp", "missing wgmma_wait"},
       {"a warpgroup comes to wgmma as a whole: 96 threads of warps 0, 1, 3 are there, threads of warps 2 are not"});
-  expect_product_fault(Product::one_lane_less, {"diverged warp"}, {"127 threads"});
+  expect_product_fault(Product::one_lane_less, {"diverged warp"}, {"127 of 128 threads are there"});
   expect_product_fault(Product::other_descriptor, {"bad descriptor"}, {"thread 99"});
 }
 
