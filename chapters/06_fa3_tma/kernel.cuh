@@ -1,10 +1,10 @@
 // Chapter 06, FlashAttention-3's first step (arXiv 2407.08608, section 3.1): the arithmetic of chapter 05, to the
-// instruction, with another way of bringing the tiles. One thread asks Hopper's copy engine for a whole tile; the engine
-// computes the addresses, swizzles, fills in zeros behind the tensors' ends, and tells an mbarrier of each byte.
+// instruction, with another way of bringing the tiles. One thread asks Hopper's copy engine for a whole tile; the
+// engine computes the addresses, swizzles, fills in zeros behind the tensors' ends, and tells an mbarrier of each byte.
 //
 // The tiles of K and V go round a ring of stages, with two barriers for each: `full` when the copies have arrived, and
-// `empty` when every warp has read them. No __syncthreads is left in the loop: a warp waits for data, and only the thread
-// that asks for the next tile waits for the other warps.
+// `empty` when every warp has read them. No __syncthreads is left in the loop: a warp waits for data, and only the
+// thread that asks for the next tile waits for the other warps.
 //
 // What a NaN in V reaches is as in chapter 05.
 #pragma once
@@ -33,7 +33,7 @@ constexpr int StagesOf = HeadDim == 64 ? 3 : 2;
 template <typename Element, int HeadDim, int BlockQ, int BlockKV>
 struct Storage {
   static constexpr int Stages = StagesOf<HeadDim>;
-  SharedTile<Element, BlockQ, HeadDim, Swizzle128> Q;                   // O on the way out
+  SharedTile<Element, BlockQ, HeadDim, Swizzle128> Q;  // O on the way out
   SharedTile<Element, BlockKV, HeadDim, Swizzle128> K[Stages], V[Stages];
   Mbarrier q_full, full[Stages], empty[Stages];
   SHARED_MEMBERS(Q, K, V, q_full, full, empty);
@@ -74,7 +74,7 @@ __global__ void __launch_bounds__(32 * WarpsOfBlock<HeadDim, BlockQ>, 8 / WarpsO
   if (copies) {
     smem.q_full.init(1);
     for (int s = 0; s < Stages; ++s) {
-      smem.full[s].init(1);       // the thread that copies; the bytes count for themselves
+      smem.full[s].init(1);  // the thread that copies; the bytes count for themselves
       smem.empty[s].init(Warps);
     }
     mbarrier_init_fence();
@@ -154,7 +154,9 @@ template <typename Element, int HeadDim, int BlockQ, int BlockKV>
 void launch_tile(const AttentionCall& call, Machine& machine) {
   const AttentionShape shape(call.problem);
   const BlockOrder order(shape, BlockQ);
-  machine.launch({"fa3_tma", {order.blocks()}, 32 * WarpsOfBlock<HeadDim, BlockQ>,
+  machine.launch({"fa3_tma",
+                  {order.blocks()},
+                  32 * WarpsOfBlock<HeadDim, BlockQ>,
                   sizeof(Storage<Element, HeadDim, BlockQ, BlockKV>)},
                  fa3_kernel<Element, HeadDim, BlockQ, BlockKV>, machine.tensor_map(tile_map(call.q, BlockQ)),
                  machine.tensor_map(tile_map(call.k, BlockKV)), machine.tensor_map(tile_map(call.v, BlockKV)),

@@ -1,13 +1,13 @@
-// Chapter 07: both products on wgmma, the instruction with which four warps together feed Hopper's tensor cores straight
-// from shared memory. The tiles come as in chapter 06.
+// Chapter 07: both products on wgmma, the instruction with which four warps together feed Hopper's tensor cores
+// straight from shared memory. The tiles come as in chapter 06.
 //
-// A warpgroup owns 64 query rows. S = Q·Kᵀ takes both operands from shared memory as the copy engine left them there; no
-// ldmatrix, no fragments of K in registers. Its sums lie in the registers as those of mma.m16n8k16 do, so softmax.hpp
-// works on them as before, and P, rounded in place, is the register operand of O += P·V, which takes V from shared memory
-// with its columns contiguous ("mn-major"): no transposed copy.
+// A warpgroup owns 64 query rows. S = Q·Kᵀ takes both operands from shared memory as the copy engine left them there;
+// no ldmatrix, no fragments of K in registers. Its sums lie in the registers as those of mma.m16n8k16 do, so
+// softmax.hpp works on them as before, and P, rounded in place, is the register operand of O += P·V, which takes V from
+// shared memory with its columns contiguous ("mn-major"): no transposed copy.
 //
-// wgmma is asynchronous. Here each product is waited for before anything else is done: a warpgroup's softmax overlaps only
-// with what the other warpgroups do at that time. Chapter 08 changes that.
+// wgmma is asynchronous. Here each product is waited for before anything else is done: a warpgroup's softmax overlaps
+// only with what the other warpgroups do at that time. Chapter 08 changes that.
 //
 // A masked key's P is 0, but 0·NaN is NaN: a NaN in V reaches its column of all rows that see any key of the tile. What
 // lies behind the tensors' ends reaches nothing: such rows are zeros in shared memory.
@@ -57,8 +57,8 @@ __global__ void __launch_bounds__(2 * BlockQ, 1)
   const int warp_row = int(threadIdx.x % 128 / 32) * 16;                  // of the warpgroup
   const bool copies = threadIdx.x == 0;                                   // the one thread that asks for tiles
 
-  // The last tile comes first, so that the tiles which need a mask do: those that the warpgroup's first row does not see
-  // whole.
+  // The last tile comes first, so that the tiles which need a mask do: those that the warpgroup's first row does not
+  // see whole.
   const int kv_blocks = ceil_div(shape.visible_keys(at.q_block * BlockQ + BlockQ - 1), BlockKV);
   const int whole_kv_blocks = shape.visible_keys(group_row) / BlockKV;
   const int group_sees = shape.visible_keys(group_row + WarpgroupRows - 1);  // keys that some row of it does
@@ -90,8 +90,9 @@ __global__ void __launch_bounds__(2 * BlockQ, 1)
   __syncthreads();  // the barriers exist for all
   smem.q_full.wait(0);
 
-  Accumulator O[1][ColTiles] = {};                        // [64, HeadDim]
-  float m[1][2] = {{NothingSeen, NothingSeen}}, l[1][2] = {};  // rows Accumulator::row(h); l of this lane's columns of S
+  Accumulator O[1][ColTiles] = {};  // [64, HeadDim]
+  float m[1][2] = {{NothingSeen, NothingSeen}},
+        l[1][2] = {};  // rows Accumulator::row(h); l of this lane's columns of S
 
 #pragma unroll
   for (int masked = 1; masked >= 0; --masked) {  // two loops in the program: tiles without a mask do not pay for it
@@ -158,14 +159,6 @@ void launch_tile(const AttentionCall& call, Machine& machine) {
 template <typename Element>
 void launch(const AttentionCall& call, const LaunchOptions&, Machine& machine) {
   const std::int64_t d = call.problem.head_dim;
-#ifdef PROTO
-  const char* p = std::getenv("FLASH_CONFIG"); const int config = p ? std::atoi(p) : 0;
-  if (d == 128 && config == 1) return launch_tile<Element, 128, 192, 64>(call, machine);
-  if (d == 128 && config == 2) return launch_tile<Element, 128, 192, 96>(call, machine);
-  if (d == 128 && config == 3) return launch_tile<Element, 128, 128, 96>(call, machine);
-  if (d == 64 && config == 1) return launch_tile<Element, 64, 192, 96>(call, machine);
-  if (d == 64 && config == 2) return launch_tile<Element, 64, 256, 64>(call, machine);
-#endif
   if (d == 64) return launch_tile<Element, 64, 192, 128>(call, machine);
   if (d == 128) return launch_tile<Element, 128, 128, 128>(call, machine);
   launch_tile<Element, 256, 128, 64>(call, machine);

@@ -1,16 +1,19 @@
 // Chapter 08, FlashAttention-3's pipeline (arXiv 2407.08608, sections 3.1 and 3.2): three things at once, none of which
 // waits for another longer than it must.
 //
-// * Loads. A warpgroup of its own, the producer, does nothing but ask the copy engine for tiles, into a ring of which the
+// * Loads. A warpgroup of its own, the producer, does nothing but ask the copy engine for tiles, into a ring of which
+// the
 //   others release a place as soon as they have read it. It gives its registers to the consumers.
-// * Ping-pong. The consumers issue their products in turn, so that one computes exponentials while the tensor cores work
+// * Ping-pong. The consumers issue their products in turn, so that one computes exponentials while the tensor cores
+// work
 //   for the other.
-// * Overlap within a warpgroup. The scores of the next keys are issued before P·V of the current ones, and their softmax
+// * Overlap within a warpgroup. The scores of the next keys are issued before P·V of the current ones, and their
+// softmax
 //   runs while P·V does.
 //
-// The grid is persistent: a block goes from tile to tile, and the first scores of the next tile run under the output of the
-// last. The ring holds the tiles of K and V in the order in which they are used: K, K, V, K, V, ..., K, V, V, across the
-// tiles of Q.
+// The grid is persistent: a block goes from tile to tile, and the first scores of the next tile run under the output of
+// the last. The ring holds the tiles of K and V in the order in which they are used: K, K, V, K, V, ..., K, V, V,
+// across the tiles of Q.
 //
 // Variants switch off one thing each.
 #pragma once
@@ -28,8 +31,8 @@ namespace flash::MACHINE::fa3_pipeline {
 
 // -- Tiles ------------------------------------------------------------------------------------------------------------
 
-/// What a kernel is compiled for: `Consumers` warpgroups of 64 rows, a ring of `Slots` tiles of K or V, and as many tiles
-/// of Q at a time.
+/// What a kernel is compiled for: `Consumers` warpgroups of 64 rows, a ring of `Slots` tiles of K or V, and as many
+/// tiles of Q at a time.
 template <int HeadDim_, int Consumers_, int BlockKV_, int Slots_, int QSlots_, bool Specialized_ = true,
           bool PingPong_ = true, bool Overlap_ = true>
 struct Config {
@@ -77,14 +80,15 @@ class Loader {
                                     const TensorMap& v, const AttentionShape& shape, const TileOrder& order)
       : smem_(smem), q_(q), k_(k), v_(v), shape_(shape), order_(order) {}
 
-  /// What the consumers' next products need: Q and its first K; or K and V of the K before it; or the last V. False when
-  /// there is nothing left.
+  /// What the consumers' next products need: Q and its first K; or K and V of the K before it; or the last V. False
+  /// when there is nothing left.
   __device__ __forceinline__ bool step() {
     if (kv_block_ < 0) {
       Place next;
       if (!order_.find(wave_, int(blockIdx.x), int(gridDim.x), next)) return false;
       ++wave_;
       at_ = next;
+      kv_head_ = at_.head / shape_.heads_per_kv_head;  // once a tile: a division takes as long as a load may wait
       kv_block_ = Work<C>(shape_, at_).kv_blocks - 1;
       load_q();
       load(k_, kv_block_);
@@ -112,8 +116,7 @@ class Loader {
     const int s = ring_.stage;
     smem_.empty[s].wait(ring_.parity ^ 1);
     smem_.full[s].arrive_expect_tx(int(sizeof(smem_.KV[s])));
-    load_tile_tma(smem_.KV[s], map, at_.batch, at_.head / shape_.heads_per_kv_head, kv_block * C::BlockKV,
-                  smem_.full[s]);
+    load_tile_tma(smem_.KV[s], map, at_.batch, kv_head_, kv_block * C::BlockKV, smem_.full[s]);
     ring_.next();
   }
 
@@ -125,6 +128,7 @@ class Loader {
   RingPlace<C::QSlots> q_ring_;
   int wave_ = 0, kv_block_ = -1;  // of the K that was asked for last; below 0 between tiles of Q
   Place at_ = {};
+  int kv_head_ = 0;
 };
 
 // -- The kernel -------------------------------------------------------------------------------------------------------
@@ -134,6 +138,9 @@ __global__ void __launch_bounds__(C::Threads, 1)
     fa3_kernel(const __grid_constant__ TensorMap q_map, const __grid_constant__ TensorMap k_map,
                const __grid_constant__ TensorMap v_map, const __grid_constant__ TensorMap o_map,
                GlobalTensor<float> lse, AttentionShape shape, TileOrder order) {
+  // Beside S, P and O there is room for Q at d = 128. Scores then read half as much again less of shared memory, whose
+  // rate they come near to.
+  constexpr bool QInRegisters = C::HeadDim == 128;
   constexpr int KeyTiles = C::BlockKV / 8, KeySteps = C::BlockKV / 16, ColTiles = C::HeadDim / 8;
   auto& smem = shared_storage<Storage<Element, C>>();
   if (threadIdx.x == 0) {
@@ -166,16 +173,21 @@ __global__ void __launch_bounds__(C::Threads, 1)
   // -- A consumer
   const int warp_row = int(threadIdx.x % 128 / 32) * 16;  // of the warpgroup's 64
   const bool releases = threadIdx.x % 32 == 0;            // one thread of a warp speaks for it
-  const bool stores = threadIdx.x % 128 == 0;             // one thread of the warpgroup asks for its output to be stored
+  const bool stores = threadIdx.x % 128 == 0;  // one thread of the warpgroup asks for its output to be stored
   const bool loads = !C::Specialized && threadIdx.x == 0;
   if (loads) loader.step(), loader.step();
 
-  Accumulator S[1][KeyTiles];  // [64, BlockKV]
-  Accumulator O[1][ColTiles];  // [64, HeadDim]
-  FragmentA P[KeySteps];       // [64, BlockKV]
-  RingPlace<C::Slots> ring;    // the next tile of K or V that is used
+  Accumulator S[1][KeyTiles];                                  // [64, BlockKV]
+  Accumulator O[1][ColTiles];                                  // [64, HeadDim]
+  FragmentA P[KeySteps];                                       // [64, BlockKV]
+  FragmentA Q_of_warp[1][QInRegisters ? C::HeadDim / 16 : 1];  // [64, HeadDim], 16 rows in each warp
+  RingPlace<C::Slots> ring;                                    // the next tile of K or V that is used
   RingPlace<C::QSlots> q_ring;
 
+  const auto wait_for_q = [&] {
+    smem.q_full[q_ring.stage].wait(q_ring.parity);
+    if constexpr (QInRegisters) load_a_tiles(Q_of_warp, smem.Q[q_ring.stage][warpgroup], warp_row);
+  };
   const auto wait_for_turn = [&] {
     if constexpr (C::PingPong) named_barrier_sync(Turn + warpgroup, 256);
   };
@@ -187,8 +199,13 @@ __global__ void __launch_bounds__(C::Threads, 1)
     smem.full[slot].wait(ring.parity);
     ring.next();
     wgmma_fence();
-    multiply_transposed_async<Element, C::BlockKV, C::HeadDim>(S[0], uniform(k_major(smem.Q[q_ring.stage][warpgroup])),
-                                                               uniform(k_major(smem.KV[slot])));
+    const MatrixDescriptor K = uniform(k_major(smem.KV[slot]));
+    if constexpr (QInRegisters) {
+      multiply_transposed_async<Element, C::BlockKV, C::HeadDim>(S[0], Q_of_warp[0], K);
+    } else {
+      multiply_transposed_async<Element, C::BlockKV, C::HeadDim>(S[0],
+                                                                 uniform(k_major(smem.Q[q_ring.stage][warpgroup])), K);
+    }
     wgmma_commit();
     return slot;
   };
@@ -209,7 +226,7 @@ __global__ void __launch_bounds__(C::Threads, 1)
   int wave = 0;
   Place next;
   order.find(wave, int(blockIdx.x), int(gridDim.x), next);  // the grid has no block without a tile
-  smem.q_full[0].wait(0);
+  wait_for_q();
   wait_for_turn();
   int k_slot = issue_scores();
   pass_turn();
@@ -219,8 +236,8 @@ __global__ void __launch_bounds__(C::Threads, 1)
     const Work<C> work(shape, next);
     const Place at = work.at;
     const int group_row = at.q_block * C::BlockQ + warpgroup * WarpgroupRows;  // of the head
-    const int whole_kv_blocks = shape.visible_keys(group_row) / C::BlockKV;     // that the first row sees whole
-    int kv_block = work.kv_blocks - 1;                                          // the last comes first: it needs a mask
+    const int whole_kv_blocks = shape.visible_keys(group_row) / C::BlockKV;    // that the first row sees whole
+    int kv_block = work.kv_blocks - 1;                                         // the last comes first: it needs a mask
     float m[1][2] = {{NothingSeen, NothingSeen}}, l[1][2] = {};  // rows Accumulator::row(h); l of this lane's columns
     float rescaling[1][2], factor;
 #pragma unroll
@@ -253,8 +270,8 @@ __global__ void __launch_bounds__(C::Threads, 1)
         if (masked) mask_scores(S, shape, group_row + warp_row, kv_block * C::BlockKV);
         const bool raised = raise_maximum(l, m, S, shape.scale_log2, rescaling, factor);
         exponentiate_in_place(S[0], m[0], l[0], factor);
-        // The output. In both branches, so that ptxas, which moves it up through a stretch of code, leaves it behind the
-        // exponentials, which it is to overlap with.
+        // The output. In both branches, so that ptxas, which moves it up through a stretch of code, leaves it behind
+        // the exponentials, which it is to overlap with.
         if (raised) {
           wgmma_wait<0>();
           rescale_output(O, rescaling);
@@ -285,7 +302,7 @@ __global__ void __launch_bounds__(C::Threads, 1)
     const bool more = order.find(wave, int(blockIdx.x), int(gridDim.x), next);
     if (C::QSlots == 2 && more) {
       q_ring.next();
-      smem.q_full[q_ring.stage].wait(q_ring.parity);
+      wait_for_q();
       wait_for_turn();
       const int v_slot = issue_output();
       k_slot = issue_scores();
@@ -306,7 +323,7 @@ __global__ void __launch_bounds__(C::Threads, 1)
         smem.q_empty[q_ring.stage].arrive();
       }
       q_ring.next();
-      smem.q_full[q_ring.stage].wait(q_ring.parity);
+      wait_for_q();
       wait_for_turn();
       k_slot = issue_scores();
       pass_turn();
@@ -330,17 +347,34 @@ void launch_config(const AttentionCall& call, Machine& machine) {
                  GlobalTensor<float>(call.lse), shape, TileOrder(shape, C::BlockQ, blocks));
 }
 
+/// The variants of a tile.
+template <typename Element, int HeadDim, int Consumers, int BlockKV, int Slots, int QSlots>
+void launch_tile(const AttentionCall& call, const LaunchOptions& options, Machine& machine) {
+  if (options.variant == "pipeline") {
+    return launch_config<Element, Config<HeadDim, Consumers, BlockKV, Slots, QSlots>>(call, machine);
+  }
+  if constexpr (HeadDim == 128) {  // traffic.hpp refuses others
+    if (options.variant == "no-specialization") {
+      return launch_config<Element, Config<HeadDim, Consumers, BlockKV, Slots, QSlots, false>>(call, machine);
+    }
+    if (options.variant == "no-pingpong") {
+      return launch_config<Element, Config<HeadDim, Consumers, BlockKV, Slots, QSlots, true, false>>(call, machine);
+    }
+    if (options.variant == "no-overlap") {
+      return launch_config<Element, Config<HeadDim, Consumers, BlockKV, Slots, QSlots, true, true, false>>(call,
+                                                                                                           machine);
+    }
+    launch_config<Element, Config<HeadDim, Consumers, BlockKV, 4, QSlots>>(call, machine);  // stages-2
+  }
+}
+
 template <typename Element>
 void launch(const AttentionCall& call, const LaunchOptions& options, Machine& machine) {
   const std::int64_t d = call.problem.head_dim;
-#ifdef PROTO
-  const char* p = std::getenv("FLASH_CONFIG"); const int config = p ? std::atoi(p) : 0;
-  if (d == 64 && config == 0) return launch_config<Element, Config<64, 3, 128, 6, 2>>(call, machine);
-  if (d == 64 && config == 1) return launch_config<Element, Config<64, 4, 64, 8, 2>>(call, machine);
-  if (d == 128 && config == 0) return launch_config<Element, Config<128, 2, 128, 5, 2>>(call, machine);
-  if (d == 128 && config == 1) return launch_config<Element, Config<128, 2, 128, 4, 2>>(call, machine);
-  if (d == 256) return launch_config<Element, Config<256, 2, 64, 5, 1>>(call, machine);
-#endif
+  if (d == 64 && options.block_q == 256) return launch_tile<Element, 64, 4, 64, 8, 2>(call, options, machine);
+  if (d == 64) return launch_tile<Element, 64, 3, 128, 6, 2>(call, options, machine);
+  if (d == 128) return launch_tile<Element, 128, 2, 128, 5, 2>(call, options, machine);
+  launch_tile<Element, 256, 2, 64, 5, 1>(call, options, machine);
 }
 
 }  // namespace flash::MACHINE::fa3_pipeline

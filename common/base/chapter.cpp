@@ -43,7 +43,13 @@ std::string shared_refusal(const Chapter& chapter, const Problem& problem, const
 /// Throws UsageError where there is none, DeviceError where it is the device that has no room for it.
 LaunchOptions with_tile(const Chapter& chapter, const Problem& problem, LaunchOptions options,
                         const DeviceLimits& limits) {
-  const std::vector<TileShape>& tiles = chapter.info.tiles;
+  std::vector<TileShape> tiles = chapter.info.tiles;
+  if (chapter.info.preferred_tile) {
+    const TileShape preferred = chapter.info.preferred_tile(problem);
+    std::stable_partition(tiles.begin(), tiles.end(), [&](const TileShape& t) {
+      return t.block_q == preferred.block_q && t.block_kv == preferred.block_kv;
+    });
+  }
   if (tiles.empty()) {
     if (options.block_q == 0 && options.block_kv == 0) {
       const std::string no_room = shared_refusal(chapter, problem, options, limits);

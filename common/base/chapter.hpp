@@ -99,6 +99,9 @@ struct ChapterInfo {
   /// that `refusal` lets pass and that the device has the shared memory for.
   std::vector<TileShape> tiles = {};
 
+  /// The tile that is tried before these, where the best one depends on the problem; {0, 0}: none.
+  std::function<TileShape(const Problem&)> preferred_tile = {};
+
   Needs needs = {};
 
   /// Bank conflicts of all blocks; the simulated GPU must count exactly this, for each kind of access. Without a

@@ -250,10 +250,9 @@ TensorMap Machine::tensor_map(const TensorMapSpec& spec) const {
                                    : spec.element_bytes == 2 ? CU_TENSOR_MAP_DATA_TYPE_UINT16
                                                              : CU_TENSOR_MAP_DATA_TYPE_UINT32;
   TensorMap map;
-  const CUresult result =
-      encode_tiled()(&map.value, type, cuuint32_t(spec.rank), spec.data, extents, strides, box, element_strides,
-                     CU_TENSOR_MAP_INTERLEAVE_NONE, swizzles[int(spec.swizzle)], CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
-                     CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  const CUresult result = encode_tiled()(&map.value, type, cuuint32_t(spec.rank), spec.data, extents, strides, box,
+                                         element_strides, CU_TENSOR_MAP_INTERLEAVE_NONE, swizzles[int(spec.swizzle)],
+                                         CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   if (result != CUDA_SUCCESS) {
     throw DeviceError(fmt::format("{}: the driver makes no tensor map of it (error {})", spec.tensor, int(result)));
   }

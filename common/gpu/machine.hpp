@@ -52,7 +52,8 @@ class Machine final : public Device {
 
   cudaStream_t stream() const { return stream_; }
 
-  /// For the copy engine. Throws UsageError, one line, for what it cannot take, and DeviceError where the driver refuses.
+  /// For the copy engine. Throws UsageError, one line, for what it cannot take, and DeviceError where the driver
+  /// refuses.
   TensorMap tensor_map(const TensorMapSpec& spec) const;
 
   /// Streaming multiprocessors.

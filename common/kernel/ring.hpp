@@ -5,9 +5,9 @@
 
 namespace flash::MACHINE {
 
-/// The n-th use of a ring of `Stages` stages: stage n mod Stages, whose barriers are in phase n / Stages. A consumer waits
-/// for `full` of this parity; a producer for `empty` of the other one, which it finds complete in the first turn, when
-/// nothing has been there yet.
+/// The n-th use of a ring of `Stages` stages: stage n mod Stages, whose barriers are in phase n / Stages. A consumer
+/// waits for `full` of this parity; a producer for `empty` of the other one, which it finds complete in the first turn,
+/// when nothing has been there yet.
 template <int Stages>
 struct RingPlace {
   int stage = 0;

@@ -1,6 +1,6 @@
 // Which tiles of Q the blocks of a persistent grid compute, one after another: a grid of as many blocks as the GPU has
-// SMs, each of which goes from tile to tile. Without a counter in memory: every index follows from the block's number, so
-// it is the same for all threads and known before the tile before it is done.
+// SMs, each of which goes from tile to tile. Without a counter in memory: every index follows from the block's number,
+// so it is the same for all threads and known before the tile before it is done.
 #pragma once
 
 #include <algorithm>
@@ -13,10 +13,10 @@ namespace flash {
 
 /// In each wave a block has at most one tile. Full attention goes head by head: all tiles are equally long.
 ///
-/// Causal tiles are not. Sorted by length, the longest first, and dealt out to the blocks from left to right in one wave
-/// and from right to left in the next, they give each block nearly the same sum. Sorting the tiles of all heads would
-/// bring K and V of all of them through the L2 cache again and again, so it is done for a group of heads whose K and V
-/// fit, and a group gets whole pairs of waves.
+/// Causal tiles are not. Sorted by length, the longest first, and dealt out to the blocks from left to right in one
+/// wave and from right to left in the next, they give each block nearly the same sum. Sorting the tiles of all heads
+/// would bring K and V of all of them through the L2 cache again and again, so it is done for a group of heads whose K
+/// and V fit, and a group gets whole pairs of waves.
 struct TileOrder {
   static constexpr std::int64_t GroupBytes = 24 << 20;  // of K and V, about half of an H100's L2 cache
 
@@ -43,8 +43,8 @@ struct TileOrder {
     waves = ceil_div(batch_heads, group_heads) * group_waves;
   }
 
-  /// The tile of block `block` of `blocks` in the first wave from `wave` on in which it has one, which `wave` then is; false
-  /// if there is none.
+  /// The tile of block `block` of `blocks` in the first wave from `wave` on in which it has one, which `wave` then is;
+  /// false if there is none.
   FLASH_HOST_DEVICE bool find(int& wave, int block, int blocks, Place& at) const {
     for (; wave < waves; ++wave) {
       const int first_head = wave / group_waves * group_heads, in_group = wave % group_waves;

@@ -1,8 +1,8 @@
 // Tiles by the copy engine: one thread moves a whole tile of a head with one instruction.
 //
 // The engine's 128-byte swizzle works on rows of 128 bytes, so a tile is moved as panels of 64 16-bit columns: the
-// tensor is [batch, heads, panels, rows, 64], a tile is a box [1, 1, all panels, Rows, 64] of it, and the engine leaves it
-// in shared memory as SharedTile with Swizzle128 has it. Rows past the end of the tensor arrive as zeros and are not
+// tensor is [batch, heads, panels, rows, 64], a tile is a box [1, 1, all panels, Rows, 64] of it, and the engine leaves
+// it in shared memory as SharedTile with Swizzle128 has it. Rows past the end of the tensor arrive as zeros and are not
 // written.
 #pragma once
 
@@ -33,8 +33,8 @@ inline TensorMapSpec tile_map(const TensorRef& tensor, int rows) {
   return spec;
 }
 
-/// Rows first_row .. of a head into the tile; `full` hears of each byte that arrives. By one thread, which has told `full`
-/// how many to expect. Returns at once.
+/// Rows first_row .. of a head into the tile; `full` hears of each byte that arrives. By one thread, which has told
+/// `full` how many to expect. Returns at once.
 template <typename Element, int Rows, int Cols>
 __device__ __forceinline__ void load_tile_tma(SharedTile<Element, Rows, Cols, Swizzle128>& tile, const TensorMap& map,
                                               int batch, int head, int first_row, Mbarrier& full,

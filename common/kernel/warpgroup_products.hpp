@@ -2,16 +2,16 @@
 // wgmma_commit and wgmma_wait are the caller's, wgmma_fence before them too.
 //
 // Operands lie in shared memory as Swizzle128 leaves them, in panels of 128 bytes by Rows. Q and K are k-major: a panel
-// holds 64 columns, the index that Q·Kᵀ sums over, and a product of 16 of them reads 32 bytes of each row. V is mn-major: in
-// P·V the columns are not summed over, the rows (keys) are.
+// holds 64 columns, the index that Q·Kᵀ sums over, and a product of 16 of them reads 32 bytes of each row. V is
+// mn-major: in P·V the columns are not summed over, the rows (keys) are.
 #pragma once
 
 #include "common/kernel/fragments.hpp"
 
 namespace flash::MACHINE {
 
-constexpr int WarpgroupRows = 64;  // of one wgmma
-constexpr int RowBytes = 128;      // of a panel
+constexpr int WarpgroupRows = 64;        // of one wgmma
+constexpr int RowBytes = 128;            // of a panel
 constexpr int AtomBytes = 8 * RowBytes;  // the swizzle repeats every 8 rows
 
 /// A tile whose columns are summed over.
@@ -58,8 +58,9 @@ __device__ __forceinline__ void multiply_transposed_async(Accumulator (&S)[Keys 
 
 /// The same with Q in registers, as load_a has it.
 template <typename Element, int Keys, int HeadDim>
-__device__ __forceinline__ void multiply_transposed_async(Accumulator (&S)[Keys / 8], const FragmentA (&Q)[HeadDim / 16],
-                                                          MatrixDescriptor k, Site site = Site::here()) {
+__device__ __forceinline__ void multiply_transposed_async(Accumulator (&S)[Keys / 8],
+                                                          const FragmentA (&Q)[HeadDim / 16], MatrixDescriptor k,
+                                                          Site site = Site::here()) {
   const CalledFrom from(site);
 #pragma unroll
   for (int col = 0; col < HeadDim; col += 16) {
@@ -70,8 +71,7 @@ __device__ __forceinline__ void multiply_transposed_async(Accumulator (&S)[Keys 
 /// O += P·V: [64, HeadDim], P in registers. Without `add`, O = P·V.
 template <typename Element, int Keys, int HeadDim, int From = 0, int To = Keys / 16>
 __device__ __forceinline__ void multiply_async(Accumulator (&O)[HeadDim / 8], const FragmentA (&P)[Keys / 16],
-                                               MatrixDescriptor v, bool add = true,
-                                               Site site = Site::here()) {
+                                               MatrixDescriptor v, bool add = true, Site site = Site::here()) {
   const CalledFrom from(site);
 #pragma unroll
   for (int k = From; k < To; ++k) {

@@ -1,5 +1,5 @@
-// The end of a warp that holds whole rows of the output: divide, round, and out through shared memory in whole rows or by
-// the copy engine.
+// The end of a warp that holds whole rows of the output: divide, round, and out through shared memory in whole rows or
+// by the copy engine.
 #pragma once
 
 #include "common/kernel/load_tile.hpp"
@@ -31,8 +31,9 @@ __device__ __forceinline__ void write_output(Accumulator (&O)[RowTiles][ColTiles
   store_rows<16 * RowTiles>(o, first_row, tile, tile_row);
 }
 
-/// The rows of O / l, rounded, to the rows from tile_row on of a tile, from where the copy engine takes them, and LSE as
-/// above. O is only read: where another product is under way, ptxas would wait for that before it changed accumulators.
+/// The rows of O / l, rounded, to the rows from tile_row on of a tile, from where the copy engine takes them, and LSE
+/// as above. O is only read: where another product is under way, ptxas would wait for that before it changed
+/// accumulators.
 template <int RowTiles, int ColTiles, typename Element, int Rows, int Cols, typename Layout>
 __device__ __forceinline__ void store_output(SharedTile<Element, Rows, Cols, Layout>& tile, int tile_row,
                                              const Accumulator (&O)[RowTiles][ColTiles], const float (&l)[RowTiles][2],

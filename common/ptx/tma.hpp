@@ -35,17 +35,17 @@ __device__ __forceinline__ void tma_load(SharedAddress to, const TensorMap& map,
 template <int Rank>
 __device__ __forceinline__ void tma_store(const TensorMap& map, const int (&at)[Rank], SharedAddress from) {
   static_assert(Rank == 5, "the rank that chapters use");
-  FLASH_ASM_90("cp.async.bulk.tensor.5d.global.shared::cta.bulk_group [%0, {%2, %3, %4, %5, %6}], [%1];" ::"l"(
-                   &map.value),
-               "r"(from.value), "r"(at[0]), "r"(at[1]), "r"(at[2]), "r"(at[3]), "r"(at[4])
-               : "memory");
+  FLASH_ASM_90(
+      "cp.async.bulk.tensor.5d.global.shared::cta.bulk_group [%0, {%2, %3, %4, %5, %6}], [%1];" ::"l"(&map.value),
+      "r"(from.value), "r"(at[0]), "r"(at[1]), "r"(at[2]), "r"(at[3]), "r"(at[4])
+      : "memory");
 }
 
 /// Closes the group of stores that this thread issued since the last commit.
 __device__ __forceinline__ void tma_store_commit() { FLASH_ASM_90("cp.async.bulk.commit_group;" ::: "memory"); }
 
-/// Waits until at most `Pending` of this thread's newest groups have not been read from shared memory, which may then be
-/// written again.
+/// Waits until at most `Pending` of this thread's newest groups have not been read from shared memory, which may then
+/// be written again.
 template <int Pending>
 __device__ __forceinline__ void tma_store_wait_read() {
   FLASH_ASM_90("cp.async.bulk.wait_group.read %0;" ::"n"(Pending) : "memory");
@@ -63,8 +63,6 @@ __device__ __forceinline__ void tma_prefetch_map(const TensorMap& map) {
 }
 
 /// What this thread stored to shared memory before is seen by the copy engine and by wgmma after a barrier.
-__device__ __forceinline__ void async_proxy_fence() {
-  FLASH_ASM_90("fence.proxy.async.shared::cta;" ::: "memory");
-}
+__device__ __forceinline__ void async_proxy_fence() { FLASH_ASM_90("fence.proxy.async.shared::cta;" ::: "memory"); }
 
 }  // namespace flash::gpu

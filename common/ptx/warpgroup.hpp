@@ -35,8 +35,8 @@ __device__ __forceinline__ bool elect_one() {
   return elected != 0;
 }
 
-/// `value`, which must be the same in all lanes of the warp, in a form that lets the compiler know it: a reduction leaves
-/// its result in a uniform register, and what is computed from it stays in such registers.
+/// `value`, which must be the same in all lanes of the warp, in a form that lets the compiler know it: a reduction
+/// leaves its result in a uniform register, and what is computed from it stays in such registers.
 __device__ __forceinline__ int uniform(int value) { return int(__reduce_max_sync(0xffffffffu, unsigned(value))); }
 
 /// Nanoseconds since some moment, the same for all SMs (%globaltimer).
