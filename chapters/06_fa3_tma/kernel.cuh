@@ -138,6 +138,7 @@ __global__ void __launch_bounds__(32 * WarpsOfBlock<HeadDim, BlockQ>, 8 / WarpsO
   // -- O = O / l, where Q was: this warp's rows of it, which no other warp reads
 #pragma unroll
   for (int r = 0; r < RowTiles; ++r) l[r][0] = quad_sum(l[r][0]), l[r][1] = quad_sum(l[r][1]);
+  __syncwarp();  // all lanes have read their warp's Q
   store_output(smem.Q, warp_row, O, l, m, lse.vector(at.batch, at.head), q_row + warp_row);
   async_proxy_fence();  // the copy engine reads what was stored
   __syncthreads();

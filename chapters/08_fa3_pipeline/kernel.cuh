@@ -100,6 +100,9 @@ class Loader {
     return true;
   }
 
+  /// Whether the next step begins a tile of Q.
+  __device__ __forceinline__ bool begins_tile() const { return kv_block_ < 0; }
+
  private:
   __device__ __forceinline__ void load_q() {
     const int s = q_ring_.stage;
@@ -174,8 +177,17 @@ __global__ void __launch_bounds__(C::Threads, 1)
   const int warp_row = int(threadIdx.x % 128 / 32) * 16;  // of the warpgroup's 64
   const bool releases = threadIdx.x % 32 == 0;            // one thread of a warp speaks for it
   const bool stores = threadIdx.x % 128 == 0;  // one thread of the warpgroup asks for its output to be stored
+  // Without a producer one thread asks for what the next two turns need, and after each turn for more. Q's only slot is
+  // free when the output has left it.
   const bool loads = !C::Specialized && threadIdx.x == 0;
-  if (loads) loader.step(), loader.step();
+  int steps_ahead = 0;
+  const auto load_ahead = [&](int used, bool q_slot_is_free) {
+    if (!loads) return;
+    steps_ahead -= used;
+    while (steps_ahead < 2 && (C::QSlots == 2 || q_slot_is_free || !loader.begins_tile()) && loader.step())
+      ++steps_ahead;
+  };
+  load_ahead(0, true);
 
   Accumulator S[1][KeyTiles];                                  // [64, BlockKV]
   Accumulator O[1][ColTiles];                                  // [64, HeadDim]
@@ -186,7 +198,10 @@ __global__ void __launch_bounds__(C::Threads, 1)
 
   const auto wait_for_q = [&] {
     smem.q_full[q_ring.stage].wait(q_ring.parity);
-    if constexpr (QInRegisters) load_a_tiles(Q_of_warp, smem.Q[q_ring.stage][warpgroup], warp_row);
+    if constexpr (QInRegisters) {
+      load_a_tiles(Q_of_warp, smem.Q[q_ring.stage][warpgroup], warp_row);
+      __syncwarp();  // all lanes have read, before O takes Q's place
+    }
   };
   const auto wait_for_turn = [&] {
     if constexpr (C::PingPong) named_barrier_sync(Turn + warpgroup, 256);
@@ -254,7 +269,7 @@ __global__ void __launch_bounds__(C::Threads, 1)
       tma_store_wait_read<0>();
       smem.q_empty[q_ring.stage ^ 1].arrive();
     }
-    if (loads) loader.step();
+    load_ahead(1, false);
 
     // -- The scores of the next keys, and P·V of these under the softmax of those
     --kv_block;
@@ -281,7 +296,7 @@ __global__ void __launch_bounds__(C::Threads, 1)
         release(v_slot);
 #pragma unroll
         for (int k = 0; k < KeySteps; ++k) P[k] = round_to_a<Element>(&S[0][2 * k]);
-        if (loads) loader.step();
+        load_ahead(1, false);
       }
     }
 
@@ -322,6 +337,7 @@ __global__ void __launch_bounds__(C::Threads, 1)
         tma_store_wait_read<0>();
         smem.q_empty[q_ring.stage].arrive();
       }
+      load_ahead(1, true);
       q_ring.next();
       wait_for_q();
       wait_for_turn();
@@ -329,7 +345,7 @@ __global__ void __launch_bounds__(C::Threads, 1)
       pass_turn();
     }
     wgmma_wait<0>();
-    if (loads) loader.step();
+    if (C::QSlots == 2) load_ahead(1, false);
   }
   if (stores) tma_store_wait_read<0>();  // shared memory ends with the block
 }
@@ -347,24 +363,19 @@ void launch_config(const AttentionCall& call, Machine& machine) {
                  GlobalTensor<float>(call.lse), shape, TileOrder(shape, C::BlockQ, blocks));
 }
 
-/// The variants of a tile.
+/// The pipeline, and the variants that switch one thing off.
 template <typename Element, int HeadDim, int Consumers, int BlockKV, int Slots, int QSlots>
 void launch_tile(const AttentionCall& call, const LaunchOptions& options, Machine& machine) {
   if (options.variant == "pipeline") {
-    return launch_config<Element, Config<HeadDim, Consumers, BlockKV, Slots, QSlots>>(call, machine);
-  }
-  if constexpr (HeadDim == 128) {  // traffic.hpp refuses others
-    if (options.variant == "no-specialization") {
-      return launch_config<Element, Config<HeadDim, Consumers, BlockKV, Slots, QSlots, false>>(call, machine);
-    }
-    if (options.variant == "no-pingpong") {
-      return launch_config<Element, Config<HeadDim, Consumers, BlockKV, Slots, QSlots, true, false>>(call, machine);
-    }
-    if (options.variant == "no-overlap") {
-      return launch_config<Element, Config<HeadDim, Consumers, BlockKV, Slots, QSlots, true, true, false>>(call,
-                                                                                                           machine);
-    }
-    launch_config<Element, Config<HeadDim, Consumers, BlockKV, 4, QSlots>>(call, machine);  // stages-2
+    launch_config<Element, Config<HeadDim, Consumers, BlockKV, Slots, QSlots>>(call, machine);
+  } else if (options.variant == "no-specialization") {
+    launch_config<Element, Config<HeadDim, Consumers, BlockKV, Slots, QSlots, false>>(call, machine);
+  } else if (options.variant == "no-pingpong") {
+    launch_config<Element, Config<HeadDim, Consumers, BlockKV, Slots, QSlots, true, false>>(call, machine);
+  } else if (options.variant == "no-overlap") {
+    launch_config<Element, Config<HeadDim, Consumers, BlockKV, Slots, QSlots, true, true, false>>(call, machine);
+  } else {
+    launch_config<Element, Config<HeadDim, Consumers, BlockKV, 4, QSlots>>(call, machine);
   }
 }
 
@@ -372,7 +383,9 @@ template <typename Element>
 void launch(const AttentionCall& call, const LaunchOptions& options, Machine& machine) {
   const std::int64_t d = call.problem.head_dim;
   if (d == 64 && options.block_q == 256) return launch_tile<Element, 64, 4, 64, 8, 2>(call, options, machine);
-  if (d == 64) return launch_tile<Element, 64, 3, 128, 6, 2>(call, options, machine);
+  if (d == 64) {  // the tile for long sequences, without variants: traffic.hpp refuses them
+    return launch_config<Element, Config<64, 3, 128, 6, 2>>(call, machine);
+  }
   if (d == 128) return launch_tile<Element, 128, 2, 128, 5, 2>(call, options, machine);
   launch_tile<Element, 256, 2, 64, 5, 1>(call, options, machine);
 }

@@ -20,11 +20,8 @@ inline Traffic requested(const AttentionCall& call, const LaunchOptions& options
 inline std::string refusal(const Problem& p, const LaunchOptions& options) {
   const std::string head_dim = "head-dim " + std::to_string(p.head_dim);
   if (p.head_dim != 64 && p.head_dim != 128 && p.head_dim != 256) return head_dim + ": chapter 08 takes 64, 128 or 256";
-  if (options.variant != "pipeline" && p.head_dim != 128) {
-    return head_dim + ": the variants for comparison are compiled for head-dim 128";
-  }
   const auto is = [&](int block_q, int block_kv) { return options.block_q == block_q && options.block_kv == block_kv; };
-  if (p.head_dim == 64 && (is(256, 64) || is(192, 128))) return "";
+  if (p.head_dim == 64 && (is(256, 64) || (is(192, 128) && options.variant == "pipeline"))) return "";
   if (p.head_dim == 128 && is(128, 128)) return "";
   if (p.head_dim == 256 && is(128, 64)) return "";
   return head_dim + " is compiled for tiles of " +
@@ -35,10 +32,7 @@ inline std::string refusal(const Problem& p, const LaunchOptions& options) {
 
 /// sizeof(Storage) in kernel.cuh: the slots of K and V, those of Q, and the barriers.
 inline std::size_t shared_bytes(const Problem& p, const LaunchOptions& options) {
-  const std::int64_t slots = options.block_kv == 64 && p.head_dim == 64 ? 8
-                             : p.head_dim == 64                         ? 6
-                             : options.variant == "stages-2"            ? 4
-                                                                        : 5;
+  const std::int64_t slots = options.variant == "stages-2" ? 4 : p.head_dim > 64 ? 5 : options.block_kv == 64 ? 8 : 6;
   const std::int64_t q_slots = p.head_dim == 256 ? 1 : 2;
   return std::size_t(2 * p.head_dim * (q_slots * options.block_q + slots * options.block_kv) +
                      8 * 2 * (q_slots + slots));
@@ -48,10 +42,10 @@ inline ChapterInfo info() {
   ChapterInfo chapter;
   chapter.title = "FlashAttention-3's pipeline: loads, products and softmax at once";
   chapter.variants = {{"pipeline", "producer and consumer warpgroups, ping-pong, overlap within a warpgroup"},
-                      {"no-specialization", "no producer: a consumer's thread asks for the tiles (head-dim 128)"},
-                      {"no-pingpong", "the consumers' products and softmax as it happens (head-dim 128)"},
-                      {"no-overlap", "a warpgroup waits for its products before its softmax (head-dim 128)"},
-                      {"stages-2", "a ring of two tiles of K and two of V (head-dim 128)"}};
+                      {"no-specialization", "no producer: a consumer's thread asks for the tiles"},
+                      {"no-pingpong", "the consumers' products and softmax as it happens"},
+                      {"no-overlap", "a warpgroup waits for its products before its softmax"},
+                      {"stages-2", "a ring of two tiles of K and two of V"}};
   chapter.tiles = {{128, 128}, {256, 64}, {192, 128}, {128, 64}};
   // With 64 columns the tiles of 256 rows start and end sooner, those of 128 keys have fewer softmax steps.
   chapter.preferred_tile = [](const Problem& p) {

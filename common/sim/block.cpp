@@ -266,7 +266,8 @@ void Block::run_warp(int w) {
       progress_.fetch_add(1, std::memory_order_relaxed);
     }
   }
-  if (warp.ready == 0 && warp.log_full == 0 && warp.polling == 0) flush_logs(w);
+  // A lane that waits alone at an mbarrier may come to where the others are.
+  if (warp.ready == 0 && warp.log_full == 0 && warp.polling == 0) flush_logs(w, at_mbarriers(std::size_t(w)));
 }
 
 void Block::resume(Thread& thread) {

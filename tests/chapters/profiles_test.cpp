@@ -75,7 +75,7 @@ TEST_CASE("a chapter passes its check on each GPU that has its instructions, and
           const Problem problem = problem_of(head_dim);
           const Input input = make_case_input({problem});
           sim::Machine machine(0, 0, gpu);
-          if (gpu.limits.capability >= chapter->info.needs.capability && !chapter->info.needs.exactly) {
+          if (capability_refusal(*chapter, gpu.limits).empty()) {
             const std::vector<LaunchOptions> tiles = tiles_taken(*chapter, problem, variant);
             if (std::none_of(tiles.begin(), tiles.end(),
                              [&](const LaunchOptions& o) { return fits(*chapter, problem, o, gpu.limits); })) {
@@ -111,11 +111,20 @@ TEST_CASE("a chapter passes its check on each GPU that has its instructions, and
   }
 }
 
-TEST_CASE("chapters 01 and 02 run on every GPU, 03 to 05 need what Ampere brought", "[chapters]") {
+TEST_CASE("chapters 01 and 02 run on every GPU, 03 to 05 need what Ampere brought, 06 to 09 Hopper", "[chapters]") {
   for (const Chapter* chapter : chapters_under_test()) {
     const std::string number = chapter->name.substr(0, 2);
     INFO(chapter->name);
     if (number == "01" || number == "02") CHECK(capability_refusal(*chapter, gpu_profile("t4").limits) == "");
+    if (number >= "06" && number <= "09") {
+      CHECK(capability_refusal(*chapter, gpu_profile("h200").limits) == "");
+      for (const char* gpu : {"t4", "a100", "rtx4090"}) {
+        CHECK(capability_refusal(*chapter, gpu_profile(gpu).limits).find("compute capability 9.0 exactly (") !=
+              std::string::npos);
+      }
+      CHECK(capability_refusal(*chapter, {100, kMaxSharedBytes}) != "");
+      continue;
+    }
     if (number < "03" || number > "05") continue;
     for (const char* gpu : {"a100", "rtx4090", "h200"}) {
       CHECK(capability_refusal(*chapter, gpu_profile(gpu).limits) == "");

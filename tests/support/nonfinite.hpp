@@ -25,6 +25,9 @@ inline constexpr NonfiniteException kNonfiniteExceptions[] = {
     {"03_fa1_tiling", "", "every tile is multiplied whole, as in FlashAttention-1"},
     {"04_fa2_loop_swap", "", "diagonal tiles are multiplied whole, as in FlashAttention-2"},
     {"05_fa2_warp_partitioning", "", "diagonal tiles are multiplied whole, as in FlashAttention-2"},
+    {"06_fa3_tma", "", "diagonal tiles are multiplied whole, as in FlashAttention-2"},
+    {"07_fa3_wgmma", "", "diagonal tiles are multiplied whole, as in FlashAttention-3"},
+    {"08_fa3_pipeline", "", "diagonal tiles are multiplied whole, as in FlashAttention-3"},
 };
 
 /// Runs the chapter on inputs with NaN and infinity in one key row or query row. Each failure is one line.
