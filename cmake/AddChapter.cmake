@@ -21,10 +21,12 @@ function(add_chapter folder)
     add_library(chapter_${folder}_gpu OBJECT ${generated}/${folder}_gpu.cu)
     target_link_libraries(chapter_${folder}_gpu PUBLIC flash_common)
     # A spilled register, or a wgmma that ptxas serialises, costs more than what the chapter shows: on Hopper, for which
-    # the kernels are written, it is an error. For others ptxas spills here and there (for 75 and 80 within its own
-    # shuffle helper in chapter 02), and nvcc passes the option to all architectures of a list.
+    # the kernels are written, it is an error; of the second ptxas only informs. For others it spills here and there (for
+    # 75 and 80 within its own shuffle helper in chapter 02), and nvcc passes the option to all architectures of a list.
     if("${CMAKE_CUDA_ARCHITECTURES}" MATCHES "^90a(-real|-virtual)?$")
       target_compile_options(chapter_${folder}_gpu PRIVATE "SHELL:-Xptxas -warn-spills,-Werror")
+      set_target_properties(chapter_${folder}_gpu PROPERTIES CUDA_COMPILER_LAUNCHER
+                                                             ${PROJECT_SOURCE_DIR}/cmake/strict_ptxas.sh)
     endif()
   endif()
   set(FLASH_CHAPTERS ${FLASH_CHAPTERS} ${folder} CACHE INTERNAL "")

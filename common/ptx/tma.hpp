@@ -14,12 +14,30 @@ namespace flash::gpu {
 template <int Rank>
 __device__ __forceinline__ void tma_load(SharedAddress to, const TensorMap& map, const int (&at)[Rank],
                                          Mbarrier& barrier) {
-  static_assert(Rank == 3 || Rank == 5, "the ranks that chapters and tests use");
-  if constexpr (Rank == 3) {
+  static_assert(Rank >= 1 && Rank <= 5, "a tensor map has 1 to 5 dimensions");
+  if constexpr (Rank == 1) {
+    FLASH_ASM_90(
+        "cp.async.bulk.tensor.1d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%3}], [%2];" ::"r"(
+            to.value),
+        "l"(&map.value), "r"(barrier.address()), "r"(at[0])
+        : "memory");
+  } else if constexpr (Rank == 2) {
+    FLASH_ASM_90(
+        "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4}], [%2];" ::"r"(
+            to.value),
+        "l"(&map.value), "r"(barrier.address()), "r"(at[0]), "r"(at[1])
+        : "memory");
+  } else if constexpr (Rank == 3) {
     FLASH_ASM_90(
         "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5}], [%2];" ::
             "r"(to.value),
         "l"(&map.value), "r"(barrier.address()), "r"(at[0]), "r"(at[1]), "r"(at[2])
+        : "memory");
+  } else if constexpr (Rank == 4) {
+    FLASH_ASM_90(
+        "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5, %6}], "
+        "[%2];" ::"r"(to.value),
+        "l"(&map.value), "r"(barrier.address()), "r"(at[0]), "r"(at[1]), "r"(at[2]), "r"(at[3])
         : "memory");
   } else {
     FLASH_ASM_90(
@@ -34,11 +52,30 @@ __device__ __forceinline__ void tma_load(SharedAddress to, const TensorMap& map,
 /// ordinary stores needs async_proxy_fence before. Returns at once: see tma_store_commit and tma_store_wait_read.
 template <int Rank>
 __device__ __forceinline__ void tma_store(const TensorMap& map, const int (&at)[Rank], SharedAddress from) {
-  static_assert(Rank == 5, "the rank that chapters use");
-  FLASH_ASM_90(
-      "cp.async.bulk.tensor.5d.global.shared::cta.bulk_group [%0, {%2, %3, %4, %5, %6}], [%1];" ::"l"(&map.value),
-      "r"(from.value), "r"(at[0]), "r"(at[1]), "r"(at[2]), "r"(at[3]), "r"(at[4])
-      : "memory");
+  static_assert(Rank >= 1 && Rank <= 5, "a tensor map has 1 to 5 dimensions");
+  if constexpr (Rank == 1) {
+    FLASH_ASM_90("cp.async.bulk.tensor.1d.global.shared::cta.bulk_group [%0, {%2}], [%1];" ::"l"(&map.value),
+                 "r"(from.value), "r"(at[0])
+                 : "memory");
+  } else if constexpr (Rank == 2) {
+    FLASH_ASM_90("cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [%0, {%2, %3}], [%1];" ::"l"(&map.value),
+                 "r"(from.value), "r"(at[0]), "r"(at[1])
+                 : "memory");
+  } else if constexpr (Rank == 3) {
+    FLASH_ASM_90("cp.async.bulk.tensor.3d.global.shared::cta.bulk_group [%0, {%2, %3, %4}], [%1];" ::"l"(&map.value),
+                 "r"(from.value), "r"(at[0]), "r"(at[1]), "r"(at[2])
+                 : "memory");
+  } else if constexpr (Rank == 4) {
+    FLASH_ASM_90(
+        "cp.async.bulk.tensor.4d.global.shared::cta.bulk_group [%0, {%2, %3, %4, %5}], [%1];" ::"l"(&map.value),
+        "r"(from.value), "r"(at[0]), "r"(at[1]), "r"(at[2]), "r"(at[3])
+        : "memory");
+  } else {
+    FLASH_ASM_90(
+        "cp.async.bulk.tensor.5d.global.shared::cta.bulk_group [%0, {%2, %3, %4, %5, %6}], [%1];" ::"l"(&map.value),
+        "r"(from.value), "r"(at[0]), "r"(at[1]), "r"(at[2]), "r"(at[3]), "r"(at[4])
+        : "memory");
+  }
 }
 
 /// Closes the group of stores that this thread issued since the last commit.

@@ -36,7 +36,7 @@ float as_float(std::uint32_t word) { return std::bit_cast<float>(word); }
 
 bool is_product(const std::string& name) { return name.rfind("mma", 0) == 0; }
 bool is_float(const std::string& name) {
-  return name == "arithmetic" || name.rfind("widen", 0) == 0 || is_product(name);
+  return name == "arithmetic" || name.rfind("widen", 0) == 0 || name.rfind("wgmma", 0) == 0 || is_product(name);
 }
 
 TEST_CASE("every primitive leaves the same bits on the GPU and in the simulation") {

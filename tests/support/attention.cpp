@@ -516,6 +516,26 @@ Outcome run_case(const Chapter& chapter, LaunchFunction launch, const LaunchOpti
   return outcome;
 }
 
+int launches_that_differ(const Chapter& chapter, const LaunchOptions& options, const Input& input, Device& device,
+                         int launches) {
+  const LaunchFunction launch = launch_of(chapter, device);
+  PlacedTensors tensors(device, input, Placement::contiguous, chapter.info.workspace(input.problem, options));
+  const auto run = [&] {
+    tensors.poison();
+    launch(tensors.call(), options, device);
+    device.synchronize();
+    return std::pair{tensors.download_o(), tensors.download_lse()};
+  };
+  const auto [first_o, first_lse] = run();
+  int different = 0;
+  for (int i = 1; i < launches; ++i) {
+    const auto [o, lse] = run();
+    different += std::memcmp(o.bits(), first_o.bits(), o.bytes()) != 0 ||
+                 std::memcmp(lse.data(), first_lse.data(), lse.size() * sizeof(float)) != 0;
+  }
+  return different;
+}
+
 std::vector<MatrixRun> matrix_runs(const Chapter& chapter, const LaunchOptions& variant,
                                    const std::vector<Case>& cases) {
   std::vector<MatrixRun> runs;

@@ -159,6 +159,11 @@ struct Expectations {
 Outcome run_case(const Chapter& chapter, LaunchFunction launch, const LaunchOptions& options, Device& device,
                  const Input& input, Placement placement, const Expectations& expected = {});
 
+/// Runs the chapter `launches` times on the same input, with poisoned outputs each time, and says how often O or LSE
+/// differed from the first in a bit.
+int launches_that_differ(const Chapter& chapter, const LaunchOptions& options, const Input& input, Device& device,
+                         int launches);
+
 /// The launch function of the chapter for the device.
 LaunchFunction launch_of(const Chapter& chapter, const Device& device);
 
