@@ -4,7 +4,6 @@
 
 #include "common/kernel/kernel.hpp"
 #include "tests/conformance/array.cuh"
-#include "tests/conformance/hopper.cuh"
 #include "tests/conformance/primitives.hpp"
 
 namespace flash::MACHINE::conformance {
@@ -385,7 +384,6 @@ inline std::vector<Output> run(Machine& machine) {
   }
   run_element<half>(machine, DType::fp16, outputs);
   run_element<bfloat16>(machine, DType::bf16, outputs);
-  run_hopper(machine, outputs);
   return outputs;
 }
 
