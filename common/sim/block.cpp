@@ -728,10 +728,6 @@ void Block::deadlock() {
     what += ": what copies brought is not what arrive_expect_tx announced";
     break;
   }
-  if (const std::string registers = warpgroup_unit_->register_report(); !registers.empty() && !mbarriers) {
-    kind = "registers over budget";
-    what = registers;
-  }
   for (std::size_t id = 0; id < barriers_.size() && !mbarriers; ++id) {
     const Barrier& barrier = barriers_[id];
     if (barrier.expected != 0 && live_threads_ < thread_count_) {
@@ -739,6 +735,12 @@ void Block::deadlock() {
       what = fmt::format("{} waits for {} threads: {} are there, {} have exited", barrier_name(int(id)),
                          barrier.expected, barrier.threads(), thread_count_ - live_threads_);
     }
+  }
+  // Whoever has its registers may wait at a barrier for those who have not.
+  if (const std::string registers = warpgroup_unit_->register_report();
+      !registers.empty() && kind != "transaction bytes") {
+    kind = "registers over budget";
+    what = registers;
   }
   for (const Warp& warp : warps_) {
     for (const Meeting& meeting : warp.meetings) {

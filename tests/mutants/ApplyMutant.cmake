@@ -110,9 +110,11 @@ else()
     set(problems "${problems}${kernel_file} does not include ${file}")
   endif()
   string(REPLACE "#pragma once" "" kernel "${kernel}")
-  set(kernel "#include <common/kernel/kernel.hpp> // names MACHINE\n${kernel}")
   string(REGEX REPLACE "namespace flash(::MACHINE)?( \\{|::)" "namespace flash::MACHINE::${identifier}\\2" kernel
                        "${kernel}")
+  # The parts are now within the machine's namespace, where what they overload of its functions would hide those.
+  string(CONCAT kernel "#include <common/kernel/kernel.hpp> // names MACHINE\n"
+    "namespace flash::MACHINE::${identifier} {\nusing MACHINE::uniform;\n}\n${kernel}")
   set(entry ${identifier}::${namespace}::launch)
 endif()
 

@@ -9,7 +9,8 @@
 //             conflicts                 the counted bank conflicts are not the predicted ones, or
 //             fault: data race          the simulated GPU ends the run with a fault of this kind
 //     problem: seq 77, causal           batch, heads, kv-heads, seq, seq-kv, head-dim, block-q, block-kv, schedule-seed
-//                                       with a number, causal, and scores with a kind (growing, "huge last", ...)
+//                                       with a number, processors (of the GPU: as many blocks of a persistent grid go
+//                                       from tile to tile), causal, and scores with a kind (growing, "huge last", ...)
 //     file: common/kernel/softmax.hpp   where the bug is, if not in the chapter's kernel.cuh: another file of the
 //                                       chapter, a kernel part, or common/base/layout.hpp. The mutant has a copy of it,
 //                                       other kernels do not

@@ -21,6 +21,7 @@ struct Setting {
   Case c;
   LaunchOptions options;
   std::uint64_t schedule_seed = 0;
+  GpuProfile gpu = gpu_profiles()[0];
 };
 
 std::string trimmed(const std::string& text) {
@@ -73,6 +74,8 @@ Setting parse_problem(const Mutant& mutant) {
       setting.options.block_q = int(number());
     } else if (key == "block-kv") {
       setting.options.block_kv = int(number());
+    } else if (key == "processors") {
+      setting.gpu.processors = int(number());
     } else if (key == "schedule-seed") {
       setting.schedule_seed = std::uint64_t(number());
     } else {
@@ -87,7 +90,7 @@ Setting parse_problem(const Mutant& mutant) {
 /// What caught the kernel: "check", "traffic", "conflicts", "fault: <kind>", or nothing. `report` receives the first
 /// line of it.
 std::string caught_by(const Chapter& chapter, LaunchFunction launch, const Setting& setting, std::string* report) {
-  sim::Machine machine(setting.schedule_seed);
+  sim::Machine machine(setting.schedule_seed, 0, setting.gpu);
   const LaunchOptions options = resolve(chapter, setting.c.problem, setting.options);
   const Input input = make_case_input(setting.c);
   try {
@@ -120,7 +123,7 @@ TEST_CASE("every seeded bug is caught by what must catch it", "[mutants]") {
       if (!mutant.not_applied.empty()) continue;
       const Setting setting = parse_problem(mutant);
       {
-        sim::Machine machine(setting.schedule_seed);
+        sim::Machine machine(setting.schedule_seed, 0, setting.gpu);
         const LaunchOptions options = resolve(*chapter, setting.c.problem, setting.options);
         CHECK(run_case(*chapter, launch_of(*chapter, machine), options, machine, make_case_input(setting.c),
                        setting.c.placement)
