@@ -6,6 +6,7 @@
 // elements are their own places is multiplied by a matrix of ones and zeros, so that each sum is the place of one
 // element. The products are those of the chapters (warpgroup_products.hpp).
 #include <cstdio>
+#include <exception>
 #include <nlohmann/json.hpp>
 #include <vector>
 
@@ -292,7 +293,7 @@ void registers(Machine& machine, Json& tables) {
 }  // namespace
 }  // namespace flash::MACHINE
 
-int main() {
+int main() try {
   using namespace flash;
   MACHINE::Machine machine;
   MACHINE::Json tables;
@@ -303,4 +304,7 @@ int main() {
   tables["values"] = MACHINE::read<MACHINE::ValuesStorage>(machine, MACHINE::values_kernel, false);
   MACHINE::registers(machine, tables);
   std::puts(tables.dump().c_str());
+} catch (const std::exception& error) {
+  std::fprintf(stderr, "layouts: %s\n", error.what());
+  return 1;
 }

@@ -106,6 +106,11 @@ TEST_CASE("a step of Q·K^T starts 32 bytes further, or in the next panel, and r
   }
 }
 
+TEST_CASE("in odd keys the two pieces of a step have changed places") {
+  CHECK(byte_of("keys", 5, 16) == 752);
+  CHECK(byte_of("keys", 5, 24) == 736);
+}
+
 TEST_CASE("a step of P·V starts 16 rows further and reads whole rows of all panels") {
   for (int step = 0; step < 4; ++step) {
     CHECK(byte_of("values", 16 * step, 0) == 2048 * step);
