@@ -34,6 +34,7 @@ const std::vector<Room> kRooms = {
     // Programs know a machine through device.hpp.
     {"common/program/", {"common/base/", "common/device/", "reference/"}},
     {"chapters/", {"common/kernel/", "common/base/"}},
+    {"docs/figures/", {"common/kernel/"}},
     {"cmake/", {"chapters/"}},  // templates of generated files
 };
 
@@ -87,7 +88,7 @@ std::string objection(const std::string& file, const std::string& included) {
 std::map<std::string, std::string> sources() {
   std::map<std::string, std::string> texts;  // by path from the project's folder
   const fs::path root = FLASH_SOURCES;
-  for (const char* folder : {"common", "chapters", "reference"}) {
+  for (const char* folder : {"common", "chapters", "reference", "docs"}) {
     for (const fs::directory_entry& entry : fs::recursive_directory_iterator(root / folder)) {
       static const std::set<std::string> kEndings = {".hpp", ".h", ".cpp", ".cu", ".cuh"};
       if (!entry.is_regular_file() || kEndings.count(entry.path().extension().string()) == 0) continue;
