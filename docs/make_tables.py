@@ -15,9 +15,11 @@ Sizes are b,h,hkv,nq,nk,d,causal; causal and full may stand for 1 and 0. The kin
     traffic CHAPTER SIZE                     the bytes one chapter moved, beside what was predicted
     conflicts CHAPTER SIZE                   accesses to shared memory and the bank conflicts that the GPU counted
     sweep CHAPTER d=64|128|256 causal=0|1    one chapter over the sequence length, and beside the peers of the same run
-    peers d=64|128|256 causal=0|1            chapters and peers over the sequence length, TFLOP/s
+    peers d=64|128|256 causal=0|1 [in=RUN]   chapters and peers over the sequence length, TFLOP/s
+    against d=64|128|256 causal=0|1 [in=RUN] the same as ratios to the faster of FlashAttention-3 and cuDNN
 
-Each results file gives a table of its own, with what it was measured on beneath. Peers come from <gpu>-peers.json.
+Each results file gives a table of its own, with what it was measured on beneath. Peers come from <gpu>-peers.json, with
+in=RUN from <gpu>-RUN-peers.json.
 While there are no results at all, tables say "not measured yet", which --check accepts.
 """
 
@@ -324,16 +326,43 @@ def peers_table(report: Json, peers: Json | None, words: list[str]) -> str | Non
     return text + table(["", *(f"n = {n}" for n in lengths)], rows) + peers_provenance(peers)
 
 
+def against_table(report: Json, peers: Json | None, words: list[str]) -> str | None:
+    dim, causal = sweep_arguments(words, "against d=64|128|256 causal=0|1")
+    if peers is None:
+        return None
+    sizes = {
+        entry["seq_q"]: {name: run["tflops"] for name, run in entry["contestants"].items() if run.get("tflops")}
+        for entry in peers["sizes"]
+        if in_sweep(size_of_peers(entry), dim, causal)
+    }
+    lengths = sorted(n for n in sizes if sizes[n].keys() & {"flash_attn_3", "cudnn"})
+    if not lengths:
+        return None
+    best = {n: max(sizes[n].get("flash_attn_3", 0.0), sizes[n].get("cudnn", 0.0)) for n in lengths}
+    names = list(dict.fromkeys(name for n in lengths for name in sizes[n] if "/" in name))
+    rows = [[name, *(ratio(sizes[n].get(name), best[n], 3) for n in lengths)] for name in names]
+    rows.append(["the faster of FlashAttention-3 and cuDNN, TFLOP/s", *(fixed(best[n], 1) for n in lengths)])
+    text = f"Ratio to the faster of FlashAttention-3 and cuDNN; d = {dim}, {'causal' if causal else 'full'}, "
+    text += f"batch·n = {TOKENS}, heads·d = {WIDTH}.\n\n"
+    return text + table(["", *(f"n = {n}" for n in lengths)], rows) + peers_provenance(peers)
+
+
 KINDS: dict[str, Callable[[Json, Json | None, list[str]], str | None]] = {
     "stages": stages,
     "traffic": traffic,
     "conflicts": conflicts,
     "sweep": sweep,
     "peers": peers_table,
+    "against": against_table,
 }
 
 
 # -- Files -----------------------------------------------------------------------------------------------------------
+
+
+def peers_of(gpu: str, run: str) -> Json | None:
+    path = RESULTS / f"{gpu}-{run}-peers.json"
+    return json.loads(path.read_text()) if path.exists() else None
 
 
 def load_results() -> list[tuple[str, Json, Json | None]]:
@@ -352,12 +381,16 @@ def make(marker: str, results: list[tuple[str, Json, Json | None]]) -> tuple[str
     kind, *words = marker.split()
     if kind not in KINDS:
         raise MarkerError(f"there is no table '{kind}': use {', '.join(KINDS)}")
+    run = [word.removeprefix("in=") for word in words if word.startswith("in=")]
+    words = [word for word in words if not word.startswith("in=")]
+    if run:
+        results = [(gpu, report, peers_of(gpu, run[0])) for gpu, report, _ in results]
     texts = [text for _, report, peers in results if (text := KINDS[kind](report, peers, words))]
     if texts:
         return "\n".join(texts), True
     if not results:
         KINDS[kind]({"entries": []}, None, words)  # a malformed marker is an error all the same
-    measurable = bool(results) and (kind != "peers" or any(peers for _, _, peers in results))
+    measurable = bool(results) and (kind not in ("peers", "against") or any(peers for _, _, peers in results))
     return NOT_MEASURED, not measurable
 
 
