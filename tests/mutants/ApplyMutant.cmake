@@ -125,8 +125,8 @@ if(problem MATCHES "head-dim ([0-9]+)")
 endif()
 foreach(other 64 128 256)
   if(NOT other EQUAL head_dim AND kernel MATCHES "launch_[a-z_]*<Element, ${head_dim}[,>]")
-    string(REGEX REPLACE "\n +(if \\([^\n]*\\) return )?launch_[a-z_]*<Element, ${other}[,>][^\n]*" "" kernel
-                         "${kernel}")
+    string(REGEX REPLACE "\n +((if \\([^\n]*\\) )?return )?launch_[a-z_]*<Element, (Config<)?${other}[,>][^\n]*" ""
+                         kernel "${kernel}")
   endif()
 endforeach()
 

@@ -22,6 +22,7 @@ enum class Registers {
   back_and_forth,
   over_budget,
   never_freed,
+  waited_for,
   wrong_way_up,
   wrong_way_down,
   odd,
@@ -62,6 +63,14 @@ __global__ void register_kernel(Registers what) {
     case Registers::never_freed:
       if (warpgroup == 1) increase_registers<240>();
       break;
+    case Registers::waited_for:  // who has its registers waits for who has not, and the third has ended
+      if (warpgroup == 0) {
+        decrease_registers<40>();
+      } else {
+        increase_registers<240>();
+        named_barrier_sync(1, 256);
+      }
+      break;
     case Registers::wrong_way_up:
       increase_registers<160>();
       break;
@@ -94,6 +103,8 @@ TEST_CASE("more registers than there are is a fault that says who waits for how 
                kRegisters, register_kernel, Registers::over_budget);
   expect_fault("registers over budget", {"warps 4 to 7 wait for 240 registers", "1024 of the 65536 are free"},
                kRegisters, register_kernel, Registers::never_freed);
+  expect_fault("registers over budget", {"wait for 240 registers a thread"}, kRegisters, register_kernel,
+               Registers::waited_for);
 }
 
 TEST_CASE("a register count that setmaxnreg does not take is a fault") {
