@@ -224,18 +224,21 @@ std::string text_report(const Chapter& chapter, const ChapterRun& run, const std
 
 std::string text_comparison(const std::vector<ChapterRun>& runs, const std::optional<Ceilings>& ceilings) {
   if (runs.empty()) return "";
+  int width = 17;  // of the variants with their tiles
+  for (const ChapterRun& run : runs) width = std::max(width, int(variant_text(run).size()));
   std::string report = fmt::format("comparison on {}\n  {}\n", runs.front().device, runs.front().problem.describe());
   if (ceilings) {
     report += fmt::format("  ceilings: copy {:.2f} TB/s, matrix {:.0f} TFLOP/s\n",
                           ceilings->copy_bytes_per_second / 1e12, ceilings->matrix_flops_per_second / 1e12);
   }
   if (runs.front().device_kind == DeviceKind::sim) {
-    report += fmt::format("\n  {:<24} {:<17} {:<6} {:>13} {:>10} {:>13} {:>11} {:>12} {:>12}\n", "chapter", "variant",
-                          "check", "requested", "/predicted", "compulsory", "FLOP/byte", "exponentials", "conflicts");
+    report +=
+        fmt::format("\n  {:<24} {:<{}} {:<6} {:>13} {:>10} {:>13} {:>11} {:>12} {:>12}\n", "chapter", "variant", width,
+                    "check", "requested", "/predicted", "compulsory", "FLOP/byte", "exponentials", "conflicts");
     for (const ChapterRun& run : runs) {
       const double requested = counted_read(*run.counted) + counted_written(*run.counted);
       report += fmt::format(
-          "  {:<24} {:<17} {:<6} {:>13} {:>10} {:>13} {:>11.1f} {:>12} {:>12}\n", run.chapter, variant_text(run),
+          "  {:<24} {:<{}} {:<6} {:>13} {:>10} {:>13} {:>11.1f} {:>12} {:>12}\n", run.chapter, variant_text(run), width,
           !run.check          ? "off"
           : run.check->passed ? "passed"
                               : "FAILED",
@@ -246,9 +249,9 @@ std::string text_comparison(const std::vector<ChapterRun>& runs, const std::opti
     report += "\n  requested: bytes that the SMs ask for, counted; compulsory: each tensor kept in HBM once.\n";
     return report;
   }
-  report += fmt::format("\n  {:<24} {:<17} {:<6} {:>10} {:>9} {:>9} {:>11} {:>11} {:>11} {:>10} {:>9}\n", "chapter",
-                        "variant", "check", "median ms", "speed-up", "TFLOP/s", "HBM", "/compulsory", "L2 to SMs",
-                        "/requested", "FLOP/byte");
+  report += fmt::format("\n  {:<24} {:<{}} {:<6} {:>10} {:>9} {:>9} {:>11} {:>11} {:>11} {:>10} {:>9}\n", "chapter",
+                        "variant", width, "check", "median ms", "speed-up", "TFLOP/s", "HBM", "/compulsory",
+                        "L2 to SMs", "/requested", "FLOP/byte");
   const ChapterRun* chapter_before = nullptr;  // the default variant of the chapter before
   const ChapterRun* chapter_now = nullptr;
   for (const ChapterRun& run : runs) {
@@ -259,8 +262,8 @@ std::string text_comparison(const std::vector<ChapterRun>& runs, const std::opti
     const double hbm = run.measured ? run.measured->dram_read + run.measured->dram_written : NAN;
     const double l2 = run.measured ? run.measured->l2_to_sm_read + run.measured->sm_to_l2_written : NAN;
     report += fmt::format(
-        "  {:<24} {:<17} {:<6} {:>10.4f} {:>9} {:>9.2f} {:>11} {:>11} {:>11} {:>10} {:>9}\n", run.chapter,
-        variant_text(run),
+        "  {:<24} {:<{}} {:<6} {:>10.4f} {:>9} {:>9.2f} {:>11} {:>11} {:>11} {:>10} {:>9}\n", run.chapter,
+        variant_text(run), width,
         !run.check          ? "off"
         : run.check->passed ? "passed"
                             : "FAILED",
