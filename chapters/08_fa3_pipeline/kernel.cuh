@@ -23,6 +23,7 @@
 #include "common/kernel/ring.hpp"
 #include "common/kernel/softmax.hpp"
 #include "common/kernel/tile_order.hpp"
+#include "common/kernel/timeline.hpp"
 #include "common/kernel/tma_tile.hpp"
 #include "common/kernel/warpgroup_products.hpp"
 #include "common/kernel/write_output.hpp"
@@ -56,6 +57,21 @@ struct Storage {
   SHARED_MEMBERS(KV, Q, q_full, q_empty, full, empty);
 };
 
+/// What a warpgroup does, for the timeline; traffic.hpp has the names.
+enum Doing {
+  WaitsForSlot,
+  Asks,
+  WaitsForTiles,
+  WaitsForTurn,
+  Issues,
+  WaitsForScores,
+  Softmax,
+  WaitsForOutput,
+  Rounds,
+  WritesOutput,
+  Done
+};
+
 /// One for each consumer, from these on.
 enum NamedBarriers { OutputStored = 1, Turn = 8 };
 
@@ -70,15 +86,18 @@ struct Work {
         kv_blocks(max(ceil_div(shape.visible_keys(place.q_block * C::BlockQ + C::BlockQ - 1), C::BlockKV), 1)) {}
 };
 
+constexpr int TracedBlocks = 4;  // of the timeline: traffic.hpp
+
 // -- The producer -----------------------------------------------------------------------------------------------------
 
 /// Asks for the tiles of all of a block's work, in the order in which the consumers use them. One thread's.
-template <typename Element, typename C>
+template <typename Element, typename C, bool Traced>
 class Loader {
  public:
   __device__ __forceinline__ Loader(Storage<Element, C>& smem, const TensorMap& q, const TensorMap& k,
-                                    const TensorMap& v, const AttentionShape& shape, const TileOrder& order)
-      : smem_(smem), q_(q), k_(k), v_(v), shape_(shape), order_(order) {}
+                                    const TensorMap& v, const AttentionShape& shape, const TileOrder& order,
+                                    Track<Traced>& track)
+      : smem_(smem), q_(q), k_(k), v_(v), shape_(shape), order_(order), track_(track) {}
 
   /// What the consumers' next products need: Q and its first K; or K and V of the K before it; or the last V. False
   /// when there is nothing left.
@@ -106,7 +125,9 @@ class Loader {
  private:
   __device__ __forceinline__ void load_q() {
     const int s = q_ring_.stage;
+    track_.mark(WaitsForSlot);
     smem_.q_empty[s].wait(q_ring_.parity ^ 1);
+    track_.mark(Asks);
     smem_.q_full[s].arrive_expect_tx(int(sizeof(smem_.Q[s])));
 #pragma unroll
     for (int w = 0; w < C::Consumers; ++w) {
@@ -117,7 +138,9 @@ class Loader {
   }
   __device__ __forceinline__ void load(const TensorMap& map, int kv_block) {
     const int s = ring_.stage;
+    track_.mark(WaitsForSlot);
     smem_.empty[s].wait(ring_.parity ^ 1);
+    track_.mark(Asks);
     smem_.full[s].arrive_expect_tx(int(sizeof(smem_.KV[s])));
     load_tile_tma(smem_.KV[s], map, at_.batch, kv_head_, kv_block * C::BlockKV, smem_.full[s]);
     ring_.next();
@@ -127,6 +150,7 @@ class Loader {
   const TensorMap &q_, &k_, &v_;
   const AttentionShape& shape_;
   const TileOrder& order_;
+  Track<Traced>& track_;
   RingPlace<C::Slots> ring_;
   RingPlace<C::QSlots> q_ring_;
   int wave_ = 0, kv_block_ = -1;  // of the K that was asked for last; below 0 between tiles of Q
@@ -136,11 +160,12 @@ class Loader {
 
 // -- The kernel -------------------------------------------------------------------------------------------------------
 
-template <typename Element, typename C>
+template <typename Element, typename C, bool Traced>
 __global__ void __launch_bounds__(C::Threads, 1)
     fa3_kernel(const __grid_constant__ TensorMap q_map, const __grid_constant__ TensorMap k_map,
                const __grid_constant__ TensorMap v_map, const __grid_constant__ TensorMap o_map,
-               GlobalTensor<float> lse, AttentionShape shape, TileOrder order) {
+               GlobalTensor<float> lse, AttentionShape shape, TileOrder order,
+               GlobalTensor<unsigned long long> timeline) {
   // Beside S, P and O there is room for Q at d = 128. Scores then read half as much again less of shared memory, whose
   // rate they come near to.
   constexpr bool QInRegisters = C::HeadDim == 128;
@@ -159,14 +184,16 @@ __global__ void __launch_bounds__(C::Threads, 1)
   }
   __syncthreads();
 
-  Loader<Element, C> loader(smem, q_map, k_map, v_map, shape, order);
   const int warpgroup = uniform(int(threadIdx.x / 128));
+  Track<Traced> track(timeline, TracedBlocks, warpgroup, threadIdx.x % 128 == 0);
+  Loader<Element, C, Traced> loader(smem, q_map, k_map, v_map, shape, order, track);
   if constexpr (C::Specialized) {
     if (warpgroup == C::Consumers) {
       decrease_registers<C::ProducerRegisters>();
       if (threadIdx.x % 128 == 0) {
         while (loader.step()) {
         }
+        track.mark(Done);
       }
       return;
     }
@@ -197,6 +224,7 @@ __global__ void __launch_bounds__(C::Threads, 1)
   RingPlace<C::QSlots> q_ring;
 
   const auto wait_for_q = [&] {
+    track.mark(WaitsForTiles);
     smem.q_full[q_ring.stage].wait(q_ring.parity);
     if constexpr (QInRegisters) {
       load_a_tiles(Q_of_warp, smem.Q[q_ring.stage][warpgroup], warp_row);
@@ -204,14 +232,18 @@ __global__ void __launch_bounds__(C::Threads, 1)
     }
   };
   const auto wait_for_turn = [&] {
+    track.mark(WaitsForTurn);
     if constexpr (C::PingPong) named_barrier_sync(Turn + warpgroup, 256);
+    track.mark(Issues);
   };
   const auto pass_turn = [&] {
     if constexpr (C::PingPong) named_barrier_arrive(Turn + (warpgroup + 1) % C::Consumers, 256);
   };
   const auto issue_scores = [&] {  // S = Q·K^T; returns K's slot
     const int slot = ring.stage;
+    track.mark(WaitsForTiles);
     smem.full[slot].wait(ring.parity);
+    track.mark(Issues);
     ring.next();
     wgmma_fence();
     const MatrixDescriptor K = uniform(k_major(smem.KV[slot]));
@@ -226,7 +258,9 @@ __global__ void __launch_bounds__(C::Threads, 1)
   };
   const auto issue_output = [&] {  // O = O + P·V; returns V's slot
     const int slot = ring.stage;
+    track.mark(WaitsForTiles);
     smem.full[slot].wait(ring.parity);
+    track.mark(Issues);
     ring.next();
     wgmma_fence();
     multiply_async<Element, C::BlockKV, C::HeadDim>(O[0], P, uniform(mn_major(smem.KV[slot])));
@@ -245,6 +279,7 @@ __global__ void __launch_bounds__(C::Threads, 1)
   wait_for_turn();
   int k_slot = issue_scores();
   pass_turn();
+  track.mark(WaitsForScores);
   wgmma_wait<0>();
 
   for (bool first = true;; first = false) {  // a tile of Q; S holds its first scores
@@ -259,6 +294,7 @@ __global__ void __launch_bounds__(C::Threads, 1)
     for (int c = 0; c < ColTiles; ++c) O[0][c] = {};
 
     // -- The first softmax
+    track.mark(Softmax);
     release(k_slot);
     mask_scores(S, shape, group_row + warp_row, kv_block * C::BlockKV);
     raise_maximum(l, m, S, shape.scale_log2, rescaling, factor);
@@ -280,11 +316,14 @@ __global__ void __launch_bounds__(C::Threads, 1)
         k_slot = issue_scores();
         const int v_slot = issue_output();
         pass_turn();
+        track.mark(WaitsForScores);
         wgmma_wait<C::Overlap ? 1 : 0>();  // the scores
+        track.mark(Softmax);
         release(k_slot);
         if (masked) mask_scores(S, shape, group_row + warp_row, kv_block * C::BlockKV);
         const bool raised = raise_maximum(l, m, S, shape.scale_log2, rescaling, factor);
         exponentiate_in_place(S[0], m[0], l[0], factor);
+        track.mark(WaitsForOutput);
         // The output. In both branches, so that ptxas, which moves it up through a stretch of code, leaves it behind
         // the exponentials, which it is to overlap with.
         if (raised) {
@@ -293,6 +332,7 @@ __global__ void __launch_bounds__(C::Threads, 1)
         } else {
           wgmma_wait<0>();
         }
+        track.mark(Rounds);
         release(v_slot);
 #pragma unroll
         for (int k = 0; k < KeySteps; ++k) P[k] = round_to_a<Element>(&S[0][2 * k]);
@@ -303,6 +343,7 @@ __global__ void __launch_bounds__(C::Threads, 1)
     // -- The last P·V, and under the output of this tile the first scores of the next
     auto& Q = smem.Q[q_ring.stage][warpgroup];
     const auto write_output = [&] {
+      track.mark(WritesOutput);
 #pragma unroll
       for (int h = 0; h < 2; ++h) l[0][h] = quad_sum(l[0][h]);
       store_output(Q, warp_row, O, l, m, lse.vector(at.batch, at.head), group_row + warp_row);
@@ -322,6 +363,7 @@ __global__ void __launch_bounds__(C::Threads, 1)
       const int v_slot = issue_output();
       k_slot = issue_scores();
       pass_turn();
+      track.mark(WaitsForOutput);
       wgmma_wait<1>();  // the output
       release(v_slot);
       write_output();
@@ -329,6 +371,7 @@ __global__ void __launch_bounds__(C::Threads, 1)
       wait_for_turn();
       const int v_slot = issue_output();
       pass_turn();
+      track.mark(WaitsForOutput);
       wgmma_wait<0>();
       release(v_slot);
       write_output();
@@ -344,29 +387,37 @@ __global__ void __launch_bounds__(C::Threads, 1)
       k_slot = issue_scores();
       pass_turn();
     }
+    track.mark(WaitsForScores);
     wgmma_wait<0>();
     if (C::QSlots == 2) load_ahead(1, false);
   }
   if (stores) tma_store_wait_read<0>();  // shared memory ends with the block
+  track.mark(Done);
 }
 
 // -- Launch -----------------------------------------------------------------------------------------------------------
 
-template <typename Element, typename C>
+template <typename Element, typename C, bool Traced = false>
 void launch_config(const AttentionCall& call, Machine& machine) {
   const AttentionShape shape(call.problem);
   const std::int64_t tiles = std::int64_t(shape.batch) * shape.heads * ceil_div(shape.seq_q, C::BlockQ);
   const int blocks = int(std::min<std::int64_t>(tiles, machine.processors()));
-  machine.launch({"fa3_pipeline", {blocks}, C::Threads, sizeof(Storage<Element, C>)}, fa3_kernel<Element, C>,
+  TensorRef timeline;
+  timeline.name = "timeline";
+  if (Traced) timeline = call.workspace.back();
+  machine.launch({"fa3_pipeline", {blocks}, C::Threads, sizeof(Storage<Element, C>)}, fa3_kernel<Element, C, Traced>,
                  machine.tensor_map(tile_map(call.q, WarpgroupRows)), machine.tensor_map(tile_map(call.k, C::BlockKV)),
                  machine.tensor_map(tile_map(call.v, C::BlockKV)), machine.tensor_map(tile_map(call.o, WarpgroupRows)),
-                 GlobalTensor<float>(call.lse), shape, TileOrder(shape, C::BlockQ, blocks));
+                 GlobalTensor<float>(call.lse), shape, TileOrder(shape, C::BlockQ, blocks),
+                 GlobalTensor<unsigned long long>(timeline));
 }
 
 /// The pipeline, and the variants that switch one thing off.
 template <typename Element, int HeadDim, int Consumers, int BlockKV, int Slots, int QSlots>
 void launch_tile(const AttentionCall& call, const LaunchOptions& options, Machine& machine) {
-  if (options.variant == "pipeline") {
+  if (options.timeline) {  // of the pipeline: traffic.hpp refuses others
+    launch_config<Element, Config<HeadDim, Consumers, BlockKV, Slots, QSlots>, true>(call, machine);
+  } else if (options.variant == "pipeline") {
     launch_config<Element, Config<HeadDim, Consumers, BlockKV, Slots, QSlots>>(call, machine);
   } else if (options.variant == "no-specialization") {
     launch_config<Element, Config<HeadDim, Consumers, BlockKV, Slots, QSlots, false>>(call, machine);
@@ -384,6 +435,7 @@ void launch(const AttentionCall& call, const LaunchOptions& options, Machine& ma
   const std::int64_t d = call.problem.head_dim;
   if (d == 64 && options.block_q == 256) return launch_tile<Element, 64, 4, 64, 8, 2>(call, options, machine);
   if (d == 64) {  // the tile for long sequences, without variants: traffic.hpp refuses them
+    if (options.timeline) return launch_config<Element, Config<64, 3, 128, 6, 2>, true>(call, machine);
     return launch_config<Element, Config<64, 3, 128, 6, 2>>(call, machine);
   }
   if (d == 128) return launch_tile<Element, 128, 2, 128, 5, 2>(call, options, machine);

@@ -20,6 +20,8 @@ inline Traffic requested(const AttentionCall& call, const LaunchOptions& options
 inline std::string refusal(const Problem& p, const LaunchOptions& options) {
   const std::string head_dim = "head-dim " + std::to_string(p.head_dim);
   if (p.head_dim != 64 && p.head_dim != 128 && p.head_dim != 256) return head_dim + ": chapter 08 takes 64, 128 or 256";
+  if (options.timeline && options.variant != "pipeline")
+    return "the timeline is compiled for the variant pipeline alone";
   const auto is = [&](int block_q, int block_kv) { return options.block_q == block_q && options.block_kv == block_kv; };
   if (p.head_dim == 64 && (is(256, 64) || (is(192, 128) && options.variant == "pipeline"))) return "";
   if (p.head_dim == 128 && is(128, 128)) return "";
@@ -38,6 +40,19 @@ inline std::size_t shared_bytes(const Problem& p, const LaunchOptions& options) 
                      8 * 2 * (q_slots + slots));
 }
 
+/// The notes of the timeline: for a few blocks, each consumer and the producer.
+inline std::vector<TensorRef> workspace(const Problem&, const LaunchOptions& options) {
+  if (!options.timeline) return {};
+  return {workspace_tensor("timeline", 1, 4, options.block_q / 64 + 1, 2048, 8)};
+}
+
+inline std::vector<std::string> tracks(const LaunchOptions& options) {
+  std::vector<std::string> names;
+  for (int i = 0; i < options.block_q / 64; ++i) names.push_back("consumer " + std::to_string(i));
+  names.push_back("producer");
+  return names;
+}
+
 inline ChapterInfo info() {
   ChapterInfo chapter;
   chapter.title = "FlashAttention-3's pipeline: loads, products and softmax at once";
@@ -54,7 +69,12 @@ inline ChapterInfo info() {
   chapter.shared_bytes = shared_bytes;
   chapter.needs = {90, true, "TMA, wgmma, setmaxnreg"};
   chapter.refusal = refusal;
-  chapter.workspace = [](const Problem&, const LaunchOptions&) { return std::vector<TensorRef>{}; };
+  chapter.workspace = workspace;
+  // By number: Doing in kernel.cuh.
+  chapter.timeline = {
+      {"waits for a slot", "asks for a tile", "waits for tiles", "waits for its turn", "issues products",
+       "waits for scores", "softmax", "waits for output", "rescales and rounds", "writes output", "done"},
+      tracks};
   chapter.requested = requested;
   chapter.compulsory = [](const AttentionCall& call, const LaunchOptions&) { return compulsory_traffic(call, {}); };
   chapter.requested_formula =

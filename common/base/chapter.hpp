@@ -19,6 +19,7 @@ struct LaunchOptions {
   std::string variant;  // one of the chapter's; never empty once resolved
   int block_q = 0;      // 0: the chapter's default tile
   int block_kv = 0;
+  bool timeline = false;  // the kernel that notes what its warpgroups do: see ChapterInfo::timeline
 };
 
 /// A variant of a chapter's kernel.
@@ -64,6 +65,14 @@ struct Needs {
   std::string why = {};  // the instructions that need it, for the refusal
 };
 
+/// What a kernel notes of its warpgroups when LaunchOptions::timeline is set, in the last tensor of its workspace: [1,
+/// blocks, tracks, notes] of 64 bits, in each the number of what the track does from then on (bits 56 to 63) and the
+/// time.
+struct Timeline {
+  std::vector<std::string> doing;  // by number; empty: the chapter has no timeline
+  std::function<std::vector<std::string>(const LaunchOptions&)> tracks = {};  // their names
+};
+
 /// A chapter's own description (chapters/NN_name/traffic.hpp).
 struct ChapterInfo {
   std::string title;              // one line
@@ -101,6 +110,8 @@ struct ChapterInfo {
 
   /// The tile that is tried before these, where the best one depends on the problem; {0, 0}: none.
   std::function<TileShape(const Problem&)> preferred_tile = {};
+
+  Timeline timeline = {};
 
   Needs needs = {};
 

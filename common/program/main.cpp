@@ -7,6 +7,7 @@
 #include "common/program/npy.hpp"
 #include "common/program/report.hpp"
 #include "common/program/run.hpp"
+#include "common/program/timeline.hpp"
 
 namespace flash {
 
@@ -69,7 +70,7 @@ int chapter_main(int argc, char** argv) {
   if (!parsed) return kExitOk;
   const Options& options = *parsed;
   if (!options.launch.variant.empty()) chapter.variant(options.launch.variant);
-  for (const std::string& path : {options.out_path, options.lse_path, options.json_path}) {
+  for (const std::string& path : {options.out_path, options.lse_path, options.json_path, options.timeline_path}) {
     if (!path.empty()) require_writable(path);
   }
 
@@ -84,12 +85,20 @@ int chapter_main(int argc, char** argv) {
   const Problem problem = describe_problem(options, on_gpu);
   const LaunchOptions launch = resolve(chapter, problem, options.launch, device->limits());
   require_memory(*device, problem, chapter.info.workspace(problem, launch));
+  if (!options.timeline_path.empty()) {
+    LaunchOptions traced = launch;
+    traced.timeline = true;
+    if (const std::string refusal = chapter.info.refusal(problem, traced); !refusal.empty()) throw UsageError(refusal);
+  }
   if (!took.empty()) fmt::print("{}\n", took);
 
   const Input input = make_input(options, problem);
   DeviceTensors tensors(*device, input);
   ChapterRun run = run_chapter(chapter, launch, {options.check, true, options.repeat}, *device, input, tensors);
   write_outputs(options, problem, tensors);
+  if (!options.timeline_path.empty()) {
+    write_json(options.timeline_path, trace_timeline(chapter, launch, *device, input, tensors));
+  }
   const std::optional<ChapterRun> before = run_before(options, *device, input, tensors);
   if (options.traffic) count_traffic(run, chapter, *device, tensors);  // after all times were taken
   const std::optional<Ceilings> ceilings = options.ceilings ? device->ceilings() : std::nullopt;

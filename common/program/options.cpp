@@ -177,6 +177,13 @@ std::optional<Options> parse_options(const Program& program, int argc, const cha
         app.add_option("--out", options.out_path, ".npy file for O: f2 for fp16, f4 for bf16")->type_name("FILE"));
     in_report(
         app.add_option("--lse", options.lse_path, ".npy file for LSE: f4 [batch, heads, seq]")->type_name("FILE"));
+    if (!program.chapter->info.timeline.doing.empty()) {
+      in_report(
+          app.add_option("--timeline", options.timeline_path,
+                         "file for what the warpgroups of a few blocks did when, by a launch of its own: Chrome's "
+                         "trace format, for ui.perfetto.dev")
+              ->type_name("FILE"));
+    }
   }
   in_report(app.add_option("--json", options.json_path, "file for the report as JSON")->type_name("FILE"));
 
@@ -193,7 +200,7 @@ std::optional<Options> parse_options(const Program& program, int argc, const cha
   at_least_one("--head-dim", options.head_dim);
   if (options.repeat && *options.repeat < 1)
     throw UsageError(fmt::format("--repeat {}: use 1 or more", *options.repeat));
-  for (const char* flag : {"--q", "--k", "--v", "--out", "--lse", "--json"}) {
+  for (const char* flag : {"--q", "--k", "--v", "--out", "--lse", "--json", "--timeline"}) {
     const CLI::Option* option = app.get_option_no_throw(flag);
     if (option != nullptr && option->count() > 0 && option->as<std::string>().empty()) {
       throw UsageError(fmt::format("{}: the name of the file is empty", flag));
@@ -208,7 +215,8 @@ std::optional<Options> parse_options(const Program& program, int argc, const cha
   }
   for (const auto& [flag, path] : {std::pair<const char*, const std::string&>{"--out", options.out_path},
                                    {"--lse", options.lse_path},
-                                   {"--json", options.json_path}}) {
+                                   {"--json", options.json_path},
+                                   {"--timeline", options.timeline_path}}) {
     if (path.empty()) continue;
     const auto [before, is_new] = places.emplace(place_of(path), flag);
     if (!is_new) throw UsageError(fmt::format("{} and {} are the same file {}", before->second, flag, file_name(path)));

@@ -38,7 +38,7 @@ struct Options {
   std::optional<int> repeat;  // none: 30, fewer when a launch is slow
   bool traffic = true;
   bool ceilings = true;
-  std::string out_path, lse_path, json_path;
+  std::string out_path, lse_path, json_path, timeline_path;
 
   std::vector<std::string> arguments;  // as given, for the JSON report
 };

@@ -39,11 +39,7 @@ __device__ __forceinline__ bool elect_one() {
 /// leaves its result in a uniform register, and what is computed from it stays in such registers.
 __device__ __forceinline__ int uniform(int value) { return int(__reduce_max_sync(0xffffffffu, unsigned(value))); }
 
-/// Nanoseconds since some moment, the same for all SMs (%globaltimer).
-__device__ __forceinline__ std::uint64_t clock_stamp() {
-  std::uint64_t now;
-  asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now)::"memory");
-  return now;
-}
+/// Clocks of this SM since some moment.
+__device__ __forceinline__ std::uint64_t clock_stamp() { return std::uint64_t(clock64()); }
 
 }  // namespace flash::gpu

@@ -47,7 +47,7 @@ inline int uniform(int value, Site site = Site::here()) {
   return value;
 }
 
-/// Nanoseconds on a GPU; here a number that grows with each event of the block.
+/// Clocks of the SM on a GPU; here a number that grows with each event of the block.
 inline std::uint64_t clock_stamp() { return this_block().clock_stamp(); }
 
 }  // namespace flash::sim

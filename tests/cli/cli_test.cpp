@@ -80,6 +80,7 @@ const std::map<std::string, Arguments>& uses() {
       {"--out", {}},  // below
       {"--lse", {}},
       {"--json", {}},
+      {"--timeline", {}},  // below
   };
   return all;
 }
@@ -181,6 +182,53 @@ TEST_CASE("--block-q and --block-kv choose among the compiled tiles, and another
     CHECK(ended.code == kExitUsage);
     CHECK(ended.complaints() == 1);
   }
+}
+
+TEST_CASE("a timeline has a track for each warpgroup, in which one thing follows another") {
+  int with_timeline = 0;
+  for (const Chapter& chapter : chapters()) {
+    const Folder folder;
+    const std::string path = folder / "trace.json";
+    const Timeline& timeline = chapter.info.timeline;
+    const Ended ended = run_chapter_program(
+        chapter, Arguments{"--heads", "1", "--seq", "512", "--head-dim", "128", "--timeline", path});
+    INFO(chapter.name << ": " << ended.err);
+    if (timeline.doing.empty()) {
+      CHECK(ended.code == kExitUsage);
+      CHECK(folder.entries().empty());
+      continue;
+    }
+    ++with_timeline;
+    REQUIRE(ended.code == kExitOk);
+    const nlohmann::json trace = nlohmann::json::parse(read_text(path));
+    std::map<std::pair<int, int>, std::string> tracks;
+    std::map<std::pair<int, int>, double> until;
+    std::set<std::string> seen;
+    for (const nlohmann::json& event : trace.at("traceEvents")) {
+      const std::pair<int, int> track{event.at("pid"), event.at("tid")};
+      if (event.at("ph") == "M") {
+        if (event.at("name") == "thread_name") tracks[track] = event.at("args").at("name");
+        continue;
+      }
+      CHECK(event.at("ph") == "X");
+      const double from = event.at("ts"), took = event.at("dur");
+      CHECK(took >= 0);
+      CHECK(from >= until[track] - 1e-9);  // what came before has ended
+      until[track] = from + took;
+      seen.insert(event.at("name"));
+    }
+    // Four blocks of 128 rows each, with two consumers and a producer.
+    CHECK(tracks.size() == 12);
+    CHECK(tracks[{3, 0}] == "consumer 0");
+    CHECK(tracks[{3, 2}] == "producer");
+    CHECK(until.size() == 12);
+    for (const std::string& doing : timeline.doing) {
+      INFO(doing);
+      CHECK((doing == "done" || seen.count(doing) == 1));
+    }
+    CHECK(run_chapter_program(chapter, Arguments{"--variant", "no-overlap", "--timeline", path}).code == kExitUsage);
+  }
+  CHECK(with_timeline == 1);
 }
 
 TEST_CASE("the schedule seed changes no bit of the output") {
