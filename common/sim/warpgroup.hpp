@@ -32,8 +32,8 @@ inline bool elect_one(Site site = Site::here()) {
   return mine;
 }
 
-/// `value`, which must be the same in all lanes: a promise that lets a GPU's compiler keep what follows from it in uniform
-/// registers.
+/// `value`, which must be the same in all lanes: a promise that lets a GPU's compiler keep what follows from it in
+/// uniform registers.
 inline int uniform(int value, Site site = Site::here()) {
   int mine = value;
   this_block().meet_aligned("uniform", mine, site, [&](int** lanes) {
