@@ -75,16 +75,12 @@ void mma_compute(MmaOperand<Element, Register>** lanes) {
       d[group + 8][pair + i] = lanes[lane]->d[2 + i];
     }
   }
-  bool finite_row[16], finite_col[8];
-  const auto all_finite = [](const TensorCoreOperand(&operands)[16]) {
-    return std::all_of(std::begin(operands), std::end(operands),
-                       [](const TensorCoreOperand& x) { return std::isfinite(x.value); });
-  };
-  for (int row = 0; row < 16; ++row) finite_row[row] = all_finite(a[row]);
-  for (int col = 0; col < 8; ++col) finite_col[col] = all_finite(b[col]);
+  Terms in_row[16], in_col[8];
+  for (int row = 0; row < 16; ++row) in_row[row] = terms_of(a[row]);
+  for (int col = 0; col < 8; ++col) in_col[col] = terms_of(b[col]);
   for (int row = 0; row < 16; ++row) {
     for (int col = 0; col < 8; ++col) {
-      d[row][col] = tensor_core_step<Element>(a[row], b[col], d[row][col], finite_row[row] && finite_col[col]);
+      d[row][col] = tensor_core_step<Element>(a[row], b[col], d[row][col], in_row[row], in_col[col]);
     }
   }
   for (int lane = 0; lane < 32; ++lane) {

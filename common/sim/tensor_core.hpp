@@ -77,10 +77,25 @@ float tensor_core_sum(const TensorCoreOperand* a, const TensorCoreOperand* b, fl
   return sum < 0 ? -value : value;
 }
 
+/// What the 16 elements of a row of a, or of a column of b, are.
+enum class Terms : char { zeros, finite, any };
+
+inline Terms terms_of(const TensorCoreOperand* first) {
+  Terms terms = Terms::zeros;
+  for (int k = 0; k < kTensorCoreTerms; ++k) {
+    if (!std::isfinite(first[k].value)) return Terms::any;
+    if (first[k].magnitude != 0) terms = Terms::finite;
+  }
+  return terms;
+}
+
 /// The same for any operands: what is not finite in 16 terms goes through ordinary sums, for the same NaN or infinity.
+/// Where all products are zero, as at the end of a sequence, c is the sum, and a zero has no sign.
 template <typename Element>
-float tensor_core_step(const TensorCoreOperand* a, const TensorCoreOperand* b, float c, bool operands_are_finite) {
-  if (operands_are_finite && std::isfinite(c)) return tensor_core_sum<Element>(a, b, c);
+float tensor_core_step(const TensorCoreOperand* a, const TensorCoreOperand* b, float c, Terms in_a, Terms in_b) {
+  if (in_a != Terms::any && in_b != Terms::any && std::isfinite(c)) {
+    return in_a == Terms::zeros || in_b == Terms::zeros ? c + 0.0f : tensor_core_sum<Element>(a, b, c);
+  }
   for (int k = 0; k < kTensorCoreTerms; ++k) c += a[k].value * b[k].value;
   return c;
 }

@@ -57,21 +57,18 @@ void multiply(const std::vector<std::uint16_t>& a, const std::vector<std::uint16
     for (std::size_t i = 0; i < bits.size(); ++i) operands[i] = tensor_core_operand(Element{bits[i]});
     return operands;
   };
-  const auto finite_rows = [](const std::vector<TensorCoreOperand>& operands) {
-    std::vector<char> finite(operands.size() / kWgmmaDepth);
-    for (std::size_t row = 0; row < finite.size(); ++row) {
-      const auto* const first = &operands[row * kWgmmaDepth];
-      finite[row] = std::all_of(first, first + kWgmmaDepth, [](const auto& x) { return std::isfinite(x.value); });
-    }
-    return finite;
+  const auto terms_of_rows = [](const std::vector<TensorCoreOperand>& operands) {
+    std::vector<Terms> terms(operands.size() / kWgmmaDepth);
+    for (std::size_t row = 0; row < terms.size(); ++row) terms[row] = terms_of(&operands[row * kWgmmaDepth]);
+    return terms;
   };
   const std::vector<TensorCoreOperand> rows = decode(a), columns = decode(b);
-  const std::vector<char> finite_row = finite_rows(rows), finite_column = finite_rows(columns);
+  const std::vector<Terms> in_row = terms_of_rows(rows), in_column = terms_of_rows(columns);
   for (std::size_t row = 0; row < kWgmmaRows; ++row) {
     for (std::size_t column = 0; column < std::size_t(n); ++column) {
       float& sum = d[row * std::size_t(n) + column];
-      sum = tensor_core_step<Element>(&rows[row * kWgmmaDepth], &columns[column * kWgmmaDepth], sum,
-                                      finite_row[row] && finite_column[column]);
+      sum = tensor_core_step<Element>(&rows[row * kWgmmaDepth], &columns[column * kWgmmaDepth], sum, in_row[row],
+                                      in_column[column]);
     }
   }
 }

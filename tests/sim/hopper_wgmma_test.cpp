@@ -228,14 +228,30 @@ TEST_CASE("a wrong offset or a swizzle on one side only gives other numbers") {
 
 TEST_CASE("wgmma adds as mma.sync does, also with what is not finite") {
   // One row of operands through both: 1 + 2^-24 + ... is cut off in the same way, infinities and NaNs come out.
-  CHECK(tensor_core_step<float16>(std::array<TensorCoreOperand, 16>{}.data(),
-                                  std::array<TensorCoreOperand, 16>{}.data(), 3.0f, true) == 3.0f);
   std::array<TensorCoreOperand, 16> a{}, b{};
   for (int i = 0; i < 16; ++i) a[std::size_t(i)] = b[std::size_t(i)] = tensor_core_operand(to_float16(1.0f));
   a[3] = tensor_core_operand(to_float16(INFINITY));
-  CHECK(tensor_core_step<float16>(a.data(), b.data(), 1.0f, false) == INFINITY);
-  b[3] = tensor_core_operand(to_float16(0.0f));
-  CHECK(std::isnan(tensor_core_step<float16>(a.data(), b.data(), 1.0f, false)));
+  CHECK(tensor_core_step<float16>(a.data(), b.data(), 1.0f, terms_of(a.data()), terms_of(b.data())) == INFINITY);
+  for (TensorCoreOperand& x : b) x = tensor_core_operand(to_float16(0.0f));  // zeros do not hide an infinity
+  CHECK(std::isnan(tensor_core_step<float16>(a.data(), b.data(), 1.0f, terms_of(a.data()), terms_of(b.data()))));
+}
+
+TEST_CASE("a row of zeros leaves each sum as the whole addition would, and a zero without a sign") {
+  std::array<TensorCoreOperand, 16> zeros, others;
+  for (std::size_t i = 0; i < 16; ++i) {
+    zeros[i] = tensor_core_operand(to_float16(i % 2 == 0 ? 0.0f : -0.0f));
+    others[i] = tensor_core_operand(to_float16(float(i) - 7.5f));
+  }
+  REQUIRE(terms_of(zeros.data()) == Terms::zeros);
+  REQUIRE(terms_of(others.data()) == Terms::finite);
+  for (const float c : {0.0f, -0.0f, 1.0f, -1.0f / 3.0f, 0x1p-149f, -0x1.8p-140f, 0x1.fffffep127f, 6.02e23f}) {
+    const float whole = tensor_core_sum<float16>(zeros.data(), others.data(), c);
+    const float left = tensor_core_step<float16>(zeros.data(), others.data(), c, Terms::zeros, Terms::finite);
+    const float right = tensor_core_step<float16>(others.data(), zeros.data(), c, Terms::finite, Terms::zeros);
+    INFO(c);
+    CHECK(std::bit_cast<std::uint32_t>(left) == std::bit_cast<std::uint32_t>(whole));
+    CHECK(std::bit_cast<std::uint32_t>(right) == std::bit_cast<std::uint32_t>(whole));
+  }
 }
 
 // -- What goes wrong
