@@ -32,8 +32,8 @@ namespace flash::MACHINE::fa3_pipeline {
 
 // -- Tiles ------------------------------------------------------------------------------------------------------------
 
-/// What a kernel is compiled for: `Consumers` warpgroups of 64 rows, a ring of `Slots` tiles of K or V, and `QSlots` tiles
-/// of Q at a time.
+/// What a kernel is compiled for: `Consumers` warpgroups of 64 rows, a ring of `Slots` tiles of K or V, and `QSlots`
+/// tiles of Q at a time.
 template <int HeadDim_, int Consumers_, int BlockKV_, int Slots_, int QSlots_, bool Specialized_ = true,
           bool PingPong_ = true, bool Overlap_ = true>
 struct Config {
