@@ -24,32 +24,7 @@
 namespace flash::fa2_loop_swap {
 
 inline Traffic requested(const AttentionCall& call, const LaunchOptions& options) {
-  const Problem& p = call.problem;
-  const std::int64_t group = p.heads / p.kv_heads;
-  const std::int64_t BlockQ = options.block_q, BlockKV = options.block_kv;
-  std::int64_t q = 0, k = 0, v = 0, o = 0, lse = 0;
-  for (std::int64_t batch = 0; batch < p.batch; ++batch) {
-    for (std::int64_t head = 0; head < p.heads; ++head) {
-      const auto k_rows = whole_rows_sectors(call.k, batch, head / group);
-      const auto v_rows = whole_rows_sectors(call.v, batch, head / group);
-      for (std::int64_t q_row = 0; q_row < p.seq_q; q_row += BlockQ) {
-        const std::int64_t visible = p.visible_keys(std::min(q_row + BlockQ, p.seq_q) - 1);
-        const std::int64_t rows = std::min((visible + BlockKV - 1) / BlockKV * BlockKV, p.seq_kv);
-        k += k_rows[std::size_t(rows)];
-        v += v_rows[std::size_t(rows)];
-      }
-      q += whole_rows_sectors(call.q, batch, head).back();
-      o += whole_rows_sectors(call.o, batch, head).back();
-      lse += statistics_sectors(call.lse, batch, head, 32);
-    }
-  }
-  Traffic traffic;
-  traffic.add("Q", 32 * q, 0);
-  traffic.add("K", 32 * k, 0);
-  traffic.add("V", 32 * v, 0);
-  traffic.add("O", 0, 32 * o);
-  traffic.add("LSE", 0, 32 * lse);
-  return traffic;
+  return tiled_traffic(call, options.block_q, options.block_kv, whole_rows_sectors, 32);
 }
 
 /// sizeof(Storage) in kernel.cuh: Q, the larger of K with V and the two warps' shares of O, the statistics.

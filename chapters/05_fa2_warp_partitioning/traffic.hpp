@@ -16,32 +16,8 @@
 namespace flash::fa2_warp_partitioning {
 
 inline Traffic requested(const AttentionCall& call, const LaunchOptions& options) {
-  const Problem& p = call.problem;
-  const std::int64_t group = p.heads / p.kv_heads;
-  std::int64_t q = 0, k = 0, v = 0, o = 0, lse = 0;
-  for (std::int64_t batch = 0; batch < p.batch; ++batch) {
-    for (std::int64_t head = 0; head < p.heads; ++head) {
-      q += whole_rows_sectors(call.q, batch, head).back();
-      o += whole_rows_sectors(call.o, batch, head).back();
-      lse += statistics_sectors(call.lse, batch, head, 8);  // of half an accumulator's rows at once
-      const auto k_rows = whole_rows_sectors(call.k, batch, head / group);
-      const auto v_rows = whole_rows_sectors(call.v, batch, head / group);
-      for (std::int64_t row = 0; row < p.seq_q; row += options.block_q) {
-        const std::int64_t visible = p.visible_keys(row + options.block_q - 1);
-        const std::int64_t tiles = (visible + options.block_kv - 1) / options.block_kv;
-        const auto rows = std::size_t(std::min(p.seq_kv, tiles * options.block_kv));
-        k += k_rows[rows];
-        v += v_rows[rows];
-      }
-    }
-  }
-  Traffic traffic;
-  traffic.add("Q", 32 * q, 0);
-  traffic.add("K", 32 * k, 0);
-  traffic.add("V", 32 * v, 0);
-  traffic.add("O", 0, 32 * o);
-  traffic.add("LSE", 0, 32 * lse);
-  return traffic;
+  // LSE: of half an accumulator's rows at once.
+  return tiled_traffic(call, options.block_q, options.block_kv, whole_rows_sectors, 8);
 }
 
 /// ldmatrix instructions of all blocks with split-q's kernel.

@@ -14,7 +14,8 @@
 namespace flash::fa3_pipeline {
 
 inline Traffic requested(const AttentionCall& call, const LaunchOptions& options) {
-  return tiled_traffic(call, options.block_q, options.block_kv, 1);
+  // LSE: of half an accumulator's rows at once.
+  return tiled_traffic(call, options.block_q, options.block_kv, box_rows_sectors, 8, 1);
 }
 
 inline std::string refusal(const Problem& p, const LaunchOptions& options) {

@@ -13,18 +13,18 @@ std::vector<std::int64_t> box_rows_sectors(const TensorRef& t, std::int64_t batc
   return sum;
 }
 
-Traffic tiled_traffic(const AttentionCall& call, std::int64_t block_q, std::int64_t block_kv,
-                      std::int64_t least_tiles) {
+Traffic tiled_traffic(const AttentionCall& call, std::int64_t block_q, std::int64_t block_kv, RowsSectors rows_sectors,
+                      std::int64_t lse_rows, std::int64_t least_tiles) {
   const Problem& p = call.problem;
   const std::int64_t group = p.heads / p.kv_heads;
   std::int64_t q = 0, k = 0, v = 0, o = 0, lse = 0;
   for (std::int64_t batch = 0; batch < p.batch; ++batch) {
     for (std::int64_t head = 0; head < p.heads; ++head) {
-      q += box_rows_sectors(call.q, batch, head).back();
-      o += box_rows_sectors(call.o, batch, head).back();
-      lse += statistics_sectors(call.lse, batch, head, 8);  // of half an accumulator's rows at once
-      const auto k_rows = box_rows_sectors(call.k, batch, head / group);
-      const auto v_rows = box_rows_sectors(call.v, batch, head / group);
+      q += rows_sectors(call.q, batch, head).back();
+      o += rows_sectors(call.o, batch, head).back();
+      lse += statistics_sectors(call.lse, batch, head, lse_rows);
+      const auto k_rows = rows_sectors(call.k, batch, head / group);
+      const auto v_rows = rows_sectors(call.v, batch, head / group);
       for (std::int64_t row = 0; row < p.seq_q; row += block_q) {
         const std::int64_t visible = p.visible_keys(row + block_q - 1);
         const std::int64_t tiles = std::max((visible + block_kv - 1) / block_kv, least_tiles);

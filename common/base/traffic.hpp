@@ -68,10 +68,14 @@ inline std::int64_t statistics_sectors(const TensorRef& t, std::int64_t batch, s
 /// Element n: sectors of the first n whole rows, which the copy engine moves in runs of 128 bytes.
 std::vector<std::int64_t> box_rows_sectors(const TensorRef& t, std::int64_t batch, std::int64_t head);
 
-/// What kernels ask for whose copies are tiles moved by the copy engine: Q and O once, and for each `block_q` query
-/// rows K and V up to the last that some row sees, in whole tiles of `block_kv`, of which they ask for `least_tiles` at
-/// least. LSE is written by the warps, eight rows at once.
-Traffic tiled_traffic(const AttentionCall& call, std::int64_t block_q, std::int64_t block_kv, std::int64_t least_tiles);
+/// How the rows of a head are moved: whole_rows_sectors or box_rows_sectors.
+using RowsSectors = std::vector<std::int64_t> (*)(const TensorRef& t, std::int64_t batch, std::int64_t head);
+
+/// What kernels with a block for each `block_q` query rows ask for: Q and O once, and for each block K and V up to the
+/// last row that some query of it sees, in whole tiles of `block_kv`, `least_tiles` at least. LSE is written by the
+/// warps, `lse_rows` at once.
+Traffic tiled_traffic(const AttentionCall& call, std::int64_t block_q, std::int64_t block_kv, RowsSectors rows_sectors,
+                      std::int64_t lse_rows, std::int64_t least_tiles = 0);
 
 /// Each tensor of the call once: Q, K, V read, O and LSE written; then `kept` tensors written once and read once.
 /// K and V count only the rows that some query sees.

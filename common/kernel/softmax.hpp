@@ -128,6 +128,24 @@ __device__ __forceinline__ void rescale(Accumulator (&O)[RowTiles][ColTiles], fl
   }
 }
 
+/// Whether a score of this lane exceeds its row's m by so much that m must be raised, or m is large; `maximum` becomes
+/// the lane's maximum of each row.
+template <int RowTiles, int KeyTiles>
+__device__ __forceinline__ bool exceeds_maximum(float (&maximum)[RowTiles][2], const float (&m)[RowTiles][2],
+                                                const Accumulator (&S)[RowTiles][KeyTiles], float scale_log2) {
+  bool exceeds = false;
+#pragma unroll
+  for (int r = 0; r < RowTiles; ++r) {
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      maximum[r][h] = lane_maximum(S[r], h);
+      // Not is_large(m): a row that has seen nothing only takes the longer way, and this is in every tile's path.
+      exceeds |= fmaf(maximum[r][h], scale_log2, -m[r][h]) > RescaleThreshold || fabsf(m[r][h]) >= LargeMaximum;
+    }
+  }
+  return exceeds;
+}
+
 /// Raises m to the maximum of S and rescales O and l, for all rows of the warp, if a score of one of them exceeds its m
 /// by more than the threshold. Most tiles have none: they cost the comparison, and no exchange between lanes. Returns
 /// score_factor's.
@@ -137,16 +155,7 @@ __device__ __forceinline__ float update_maximum(Accumulator (&O)[RowTiles][ColTi
                                                 float scale_log2, Site site = Site::here()) {
   const CalledFrom from(site);
   float m_new[RowTiles][2];
-  bool to_do = false;
-#pragma unroll
-  for (int r = 0; r < RowTiles; ++r) {
-#pragma unroll
-    for (int h = 0; h < 2; ++h) {
-      m_new[r][h] = lane_maximum(S[r], h);
-      // Not is_large(m): a row that has seen nothing only takes the longer way, and this is in every tile's path.
-      to_do |= fmaf(m_new[r][h], scale_log2, -m[r][h]) > RescaleThreshold || fabsf(m[r][h]) >= LargeMaximum;
-    }
-  }
+  const bool to_do = exceeds_maximum(m_new, m, S, scale_log2);
   if (!__any_sync(0xffffffffu, to_do)) return scale_log2;
 #pragma unroll
   for (int r = 0; r < RowTiles; ++r) {
@@ -166,15 +175,7 @@ __device__ __forceinline__ bool raise_maximum(float (&l)[RowTiles][2], float (&m
                                               Site site = Site::here()) {
   const CalledFrom from(site);
   float m_new[RowTiles][2];
-  bool to_do = false;
-#pragma unroll
-  for (int r = 0; r < RowTiles; ++r) {
-#pragma unroll
-    for (int h = 0; h < 2; ++h) {
-      m_new[r][h] = lane_maximum(S[r], h);
-      to_do |= fmaf(m_new[r][h], scale_log2, -m[r][h]) > RescaleThreshold || fabsf(m[r][h]) >= LargeMaximum;
-    }
-  }
+  const bool to_do = exceeds_maximum(m_new, m, S, scale_log2);
   factor = scale_log2;
   if (!__any_sync(0xffffffffu, to_do)) return false;
 #pragma unroll

@@ -68,14 +68,14 @@ __device__ __forceinline__ void multiply_transposed_async(Accumulator (&S)[Keys 
   }
 }
 
-/// O += P·V: [64, HeadDim], P in registers. Without `add`, O = P·V.
-template <typename Element, int Keys, int HeadDim, int From = 0, int To = Keys / 16>
+/// O += P·V: [64, HeadDim], P in registers.
+template <typename Element, int Keys, int HeadDim>
 __device__ __forceinline__ void multiply_async(Accumulator (&O)[HeadDim / 8], const FragmentA (&P)[Keys / 16],
-                                               MatrixDescriptor v, bool add = true, Site site = Site::here()) {
+                                               MatrixDescriptor v, Site site = Site::here()) {
   const CalledFrom from(site);
 #pragma unroll
-  for (int k = From; k < To; ++k) {
-    wgmma<Element, HeadDim, Major::mn>(sums_of(O), P[k].value, advance(v, k * 16 * RowBytes), k > 0 || add);
+  for (int k = 0; k < Keys / 16; ++k) {
+    wgmma<Element, HeadDim, Major::mn>(sums_of(O), P[k].value, advance(v, k * 16 * RowBytes), true);
   }
 }
 

@@ -121,9 +121,9 @@ __global__ void values_kernel(GlobalTensor<float> out, bool upper_part) {
   __syncthreads();
   FragmentA P[1][Rows / 16];
   load_a_tiles(P, smem.P, int(threadIdx.x) / 32 * 16);
-  Accumulator O[Cols / 8];
+  Accumulator O[Cols / 8] = {};
   wgmma_fence();
-  multiply_async<half, Rows, Cols>(O, P[0], mn_major(smem.V), false);
+  multiply_async<half, Rows, Cols>(O, P[0], mn_major(smem.V));
   wgmma_commit();
   wgmma_wait<0>();
   store_sums(out.head(0, 0), 0, O);

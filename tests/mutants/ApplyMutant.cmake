@@ -78,7 +78,10 @@ endwhile()
 # -- A namespace of its own: two kernels of one name in one program would be one kernel.
 string(REGEX REPLACE "^[0-9]+_" "" namespace ${chapter})
 if(file STREQUAL kernel_file)
-  replace_once("namespace flash::MACHINE::${namespace} {" "namespace flash::MACHINE::${identifier} {")
+  # What the chapter's other files declare stays in the chapter's.
+  replace_once("namespace flash::MACHINE::${namespace} {" "namespace flash::MACHINE::${namespace} {}
+namespace flash::MACHINE::${identifier} {
+using namespace flash::MACHINE::${namespace};")
   set(kernel "${code}")
   set(entry ${identifier}::launch)
 else()
