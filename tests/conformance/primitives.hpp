@@ -20,8 +20,9 @@ struct Output {
 /// Runs all primitives on the device, which must be of the machine that the function is for.
 std::vector<Output> run_primitives_sim(Device& device);
 std::vector<Output> run_primitives_gpu(Device& device);
-/// Hopper's, on a device of compute capability 9.0; in the simulation alone so far (docs/pages/hopper_log.md).
+/// Hopper's, on a device of compute capability 9.0.
 std::vector<Output> run_hopper_sim(Device& device);
+std::vector<Output> run_hopper_gpu(Device& device);
 
 // -- Inputs, the same for both machines and for the expectations
 
