@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
-"""Draws docs/figures/*.svg, the figures of docs/pages/swizzle_and_wgmma.md, from what build/default/layouts prints.
+"""Draws docs/figures/*.svg: those of docs/pages/swizzle_and_wgmma.md from what build/default/layouts prints, and those
+of chapter 08's timeline from the traces in docs/results (docs/timeline.py, which draws any trace).
 
     docs/make_figures.py                      rewrites the figures that changed
     docs/make_figures.py --check              changes nothing; exits 1 if a figure is out of date
     docs/make_figures.py --program PROGRAM    takes what another build's `layouts` prints
 
-Colours, labels and numbers come from the program's tables (docs/figures/layouts.cpp); what stands here is how they are
-drawn. Exits 2 where the program is missing: ./course test builds it.
+Colours, labels and numbers of layouts come from the program's tables (docs/figures/layouts.cpp); what stands here is
+how they are drawn. Exits 2 where the program, which ./course test builds, or a trace is missing.
 """
 
 from __future__ import annotations
@@ -17,7 +18,9 @@ import subprocess
 import sys
 from pathlib import Path
 from typing import Any, Callable
-from xml.sax.saxutils import escape
+
+import timeline
+from drawing import GREY, INK, STRONG, Drawing
 
 ROOT = Path(__file__).resolve().parent.parent
 FIGURES = ROOT / "docs" / "figures"
@@ -26,49 +29,8 @@ Json = dict[str, Any]
 
 # Eight light colours that stay apart for colour-blind readers; each cell has its number too.
 COLOURS = ["#f4c98b", "#a9d8f0", "#8fd6bf", "#f5ee9e", "#9dbfdd", "#eeaf8f", "#e3bcd3", "#cfcfcf"]
-PALE, GREY, INK, STRONG = "#f2f2f2", "#777777", "#222222", "#c00000"
+PALE = "#f2f2f2"
 PIECE, ROW = 16, 128  # bytes
-
-
-class Drawing:
-    """An SVG of whole-numbered coordinates: the same input gives the same bytes."""
-
-    def __init__(self, width: int, height: int) -> None:
-        self.parts = [
-            f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" '
-            f'viewBox="0 0 {width} {height}" font-family="Helvetica, Arial, sans-serif">',
-            f'<rect width="{width}" height="{height}" fill="#ffffff"/>',
-        ]
-
-    def box(self, x: int, y: int, width: int, height: int, fill: str = "none", edge: str = GREY, line: int = 1) -> None:
-        self.parts.append(
-            f'<rect x="{x}" y="{y}" width="{width}" height="{height}" fill="{fill}" '
-            f'stroke="{edge}" stroke-width="{line}"/>'
-        )
-
-    def text(self, x: int, y: int, words: str, size: int = 12, anchor: str = "start", fill: str = INK) -> None:
-        self.parts.append(
-            f'<text x="{x}" y="{y}" font-size="{size}" text-anchor="{anchor}" fill="{fill}">{escape(words)}</text>'
-        )
-
-    def title(self, x: int, y: int, words: str) -> None:
-        self.parts.append(
-            f'<text x="{x}" y="{y}" font-size="13" font-weight="bold" fill="{INK}">{escape(words)}</text>'
-        )
-
-    def cell(self, x: int, y: int, width: int, height: int, fill: str, words: str, size: int = 11) -> None:
-        self.box(x, y, width, height, fill)
-        self.text(x + width // 2, y + height // 2 + 4, words, size, "middle")
-
-    def distance(self, x1: int, y1: int, x2: int, y2: int) -> None:
-        """A line with a bar at each end."""
-        dx, dy = (0, 4) if y1 == y2 else (4, 0)
-        bars = [(x - dx, y - dy, x + dx, y + dy) for x, y in ((x1, y1), (x2, y2))]
-        for a, b, c, d in [(x1, y1, x2, y2), *bars]:
-            self.parts.append(f'<line x1="{a}" y1="{b}" x2="{c}" y2="{d}" stroke="{STRONG}" stroke-width="2"/>')
-
-    def svg(self) -> str:
-        return "\n".join([*self.parts, "</svg>", ""])
 
 
 def banks(byte: int) -> str:
@@ -290,10 +252,15 @@ def main() -> int:
         print(f"make_figures.py: {arguments.program} is not there; ./course test builds it", file=sys.stderr)
         return 2
     tables = json.loads(subprocess.run([arguments.program], check=True, capture_output=True, text=True).stdout)
+    try:
+        figures = {draw.__name__: draw(tables) for draw in DRAWINGS} | timeline.lesson_figures()
+    except timeline.TraceError as error:
+        print(f"make_figures.py: {error}", file=sys.stderr)
+        return 2
     stale = 0
-    for draw in DRAWINGS:
-        path = FIGURES / f"{draw.__name__}.svg"
-        new = draw(tables).svg()
+    for name, figure in figures.items():
+        path = FIGURES / f"{name}.svg"
+        new = figure.svg()
         if path.is_file() and path.read_text(encoding="utf-8") == new:
             continue
         stale += 1
@@ -303,7 +270,7 @@ def main() -> int:
             path.write_text(new, encoding="utf-8")
             print(path.relative_to(ROOT))
     if arguments.check and stale == 0:
-        print(f"{len(DRAWINGS)} figures are up to date")
+        print(f"{len(figures)} figures are up to date")
     return 1 if arguments.check and stale else 0
 
 

@@ -17,9 +17,10 @@ Sizes are b,h,hkv,nq,nk,d,causal; causal and full may stand for 1 and 0. The kin
     sweep CHAPTER d=64|128|256 causal=0|1    one chapter over the sequence length, and beside the peers of the same run
     peers d=64|128|256 causal=0|1 [in=RUN]   chapters and peers over the sequence length, TFLOP/s
     against d=64|128|256 causal=0|1 [in=RUN] the same as ratios to the faster of FlashAttention-3 and cuDNN
+    timeline [in=RUN]                        where the time of chapter 08's warpgroups goes (docs/timeline.py)
 
 Each results file gives a table of its own, with what it was measured on beneath. Peers come from <gpu>-peers.json, with
-in=RUN from <gpu>-RUN-peers.json.
+in=RUN from <gpu>-RUN-peers.json, and timelines likewise from <gpu>-timeline.json.
 While there are no results at all, tables say "not measured yet", which --check accepts.
 """
 
@@ -31,6 +32,8 @@ import re
 import sys
 from pathlib import Path
 from typing import Any, Callable
+
+import timeline
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "docs" / "results"
@@ -347,6 +350,15 @@ def against_table(report: Json, peers: Json | None, words: list[str]) -> str | N
     return text + table(["", *(f"n = {n}" for n in lengths)], rows) + peers_provenance(peers)
 
 
+def timeline_table(trace: Json, peers: Json | None, words: list[str]) -> str | None:
+    if words:
+        raise MarkerError("use: timeline [in=RUN]")
+    if "otherData" not in trace:
+        return None
+    other = trace["otherData"]
+    return table(*timeline.rows(other["whole"])) + f"\n{timeline.caption(other, other['whole'])}.\n"
+
+
 KINDS: dict[str, Callable[[Json, Json | None, list[str]], str | None]] = {
     "stages": stages,
     "traffic": traffic,
@@ -354,6 +366,7 @@ KINDS: dict[str, Callable[[Json, Json | None, list[str]], str | None]] = {
     "sweep": sweep,
     "peers": peers_table,
     "against": against_table,
+    "timeline": timeline_table,
 }
 
 
@@ -365,10 +378,15 @@ def peers_of(gpu: str, run: str) -> Json | None:
     return json.loads(path.read_text()) if path.exists() else None
 
 
+def timeline_of(gpu: str, run: list[str]) -> Json:
+    path = RESULTS / f"{'-'.join([gpu, *run])}-timeline.json"
+    return json.loads(path.read_text()) if path.exists() else {}
+
+
 def load_results() -> list[tuple[str, Json, Json | None]]:
     results = []
     for path in sorted(RESULTS.glob("*.json")):
-        if path.stem.endswith("-peers"):
+        if path.stem.endswith(("-peers", "-timeline")):
             continue
         peers = path.with_name(f"{path.stem}-peers.json")
         loaded = json.loads(path.read_text())
@@ -383,7 +401,9 @@ def make(marker: str, results: list[tuple[str, Json, Json | None]]) -> tuple[str
         raise MarkerError(f"there is no table '{kind}': use {', '.join(KINDS)}")
     run = [word.removeprefix("in=") for word in words if word.startswith("in=")]
     words = [word for word in words if not word.startswith("in=")]
-    if run:
+    if kind == "timeline":
+        results = [(gpu, timeline_of(gpu, run[:1]), None) for gpu, _, _ in results]
+    elif run:
         results = [(gpu, report, peers_of(gpu, run[0])) for gpu, report, _ in results]
     texts = [text for _, report, peers in results if (text := KINDS[kind](report, peers, words))]
     if texts:
