@@ -1,4 +1,4 @@
-// ldmatrix and mma.sync (PTX, "Warp-level matrix instructions"); the twin of common/sim/matrix.hpp.
+// ldmatrix, stmatrix and mma.sync (PTX, "Warp-level matrix instructions"); the twin of common/sim/matrix.hpp.
 #pragma once
 
 #include <type_traits>
@@ -33,6 +33,14 @@ __device__ __forceinline__ void ldmatrix_x2_trans(std::uint32_t (&r)[2], SharedA
   asm volatile("ldmatrix.sync.aligned.m8n8.x2.trans.shared.b16 {%0, %1}, [%2];"
                : "=r"(r[0]), "=r"(r[1])
                : "r"(row.value)
+               : "memory");
+}
+
+/// Stores 4 matrices of 8 by 8 16-bit elements, the other way of ldmatrix_x4: lane 8i + r gives the address of row r of
+/// matrix i. Compute capability 9.0.
+__device__ __forceinline__ void stmatrix_x4(SharedAddress row, const std::uint32_t (&r)[4]) {
+  FLASH_ASM_90("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(row.value), "r"(r[0]),
+               "r"(r[1]), "r"(r[2]), "r"(r[3])
                : "memory");
 }
 
