@@ -1,5 +1,6 @@
 // Chapter 08: what a block's shared memory holds, and who fills it. The ring holds the tiles of K and V in the order in
-// which they are used: K, K, V, K, V, ..., K, V, V, across the tiles of Q.
+// which they are used, and after the last V of a tile of Q empty places through which its output leaves: K, K, V, K, V,
+// ..., K, V, V, O, and on with the next tile of Q. So the output does not keep the place of Q, and the next Q can come.
 #pragma once
 
 #include "common/kernel/attention_shape.hpp"
@@ -23,6 +24,9 @@ struct Config {
   static constexpr bool Specialized = Specialized_, PingPong = PingPong_, Overlap = Overlap_;
 
   static constexpr int BlockQ = Consumers * WarpgroupRows;
+  static constexpr int OutputPlaces = HeadDim == 64 ? 0 : ceil_div(BlockQ, BlockKV);
+  static constexpr int WarpgroupsOfPlace = BlockKV / WarpgroupRows;  // whose output a place has room for
+  static_assert(Slots >= OutputPlaces + 2, "the next K is waited for before the output has left");
   static constexpr int Threads = 128 * (Consumers + (Specialized ? 1 : 0));
   // Of a thread, a multiple of 8: all together at most the 65536 of an SM.
   static constexpr int ProducerRegisters = Consumers == 3 ? 32 : 24;
@@ -33,10 +37,16 @@ template <typename Element, typename C>
 struct Storage {
   using Rows = SharedTile<Element, WarpgroupRows, C::HeadDim, Swizzle128>;
   SharedTile<Element, C::BlockKV, C::HeadDim, Swizzle128> KV[C::Slots];
-  Rows Q[C::QSlots][C::Consumers];  // O on the way out
+  Rows Q[C::QSlots + (C::OutputPlaces == 0 ? 1 : 0)][C::Consumers];
   Mbarrier q_full[C::QSlots], q_empty[C::QSlots];
   Mbarrier full[C::Slots], empty[C::Slots];
   SHARED_MEMBERS(KV, Q, q_full, q_empty, full, empty);
+
+  /// Where a warpgroup's output leaves: its part of a place of the ring, or a place of its own.
+  __device__ __forceinline__ Rows& output(int slot, int warpgroup) {
+    if constexpr (C::OutputPlaces == 0) return Q[C::QSlots][warpgroup];
+    return reinterpret_cast<Rows*>(&KV[slot])[warpgroup % C::WarpgroupsOfPlace];
+  }
 };
 
 /// What a warpgroup does, for the timeline; traffic.hpp has the names.
@@ -54,16 +64,11 @@ enum Doing {
   Done
 };
 
-/// What one consumer, or the producer for all, has to do for a tile of Q.
+/// Tiles of keys that some row of a tile of Q sees; 1 if none does, whose scores are then all masked.
 template <typename C>
-struct Work {
-  Place at;
-  int kv_blocks;  // tiles of keys that some row sees; 1 if none does, whose scores are then all masked
-
-  __device__ __forceinline__ Work(const AttentionShape& shape, const Place& place)
-      : at(place),
-        kv_blocks(max(ceil_div(shape.visible_keys(place.q_block * C::BlockQ + C::BlockQ - 1), C::BlockKV), 1)) {}
-};
+__device__ __forceinline__ int kv_blocks_of(const AttentionShape& shape, const Place& at) {
+  return max(ceil_div(shape.visible_keys(at.q_block * C::BlockQ + C::BlockQ - 1), C::BlockKV), 1);
+}
 
 constexpr int TracedBlocks = 4;  // of the timeline: traffic.hpp
 
@@ -78,8 +83,8 @@ class Loader {
                                     Track<Traced>& track)
       : smem_(smem), q_(q), k_(k), v_(v), shape_(shape), order_(order), track_(track) {}
 
-  /// What the consumers' next products need: Q and its first K; or K and V of the K before it; or the last V. False
-  /// when there is nothing left.
+  /// What the consumers' next products need: Q and its first K; or K and V of the K before it; or the last V and the
+  /// places for the output. False when there is nothing left.
   __device__ __forceinline__ bool step() {
     if (kv_block_ < 0) {
       Place next;
@@ -87,13 +92,13 @@ class Loader {
       ++wave_;
       at_ = next;
       kv_head_ = at_.head / shape_.heads_per_kv_head;  // once a tile: a division takes as long as a load may wait
-      kv_block_ = Work<C>(shape_, at_).kv_blocks - 1;
+      kv_block_ = kv_blocks_of<C>(shape_, at_) - 1;
       load_q();
       load(k_, kv_block_);
     } else {
       if (kv_block_ > 0) load(k_, kv_block_ - 1);
       load(v_, kv_block_);
-      --kv_block_;
+      if (--kv_block_ < 0) hand_over_output_places();
     }
     return true;
   }
@@ -123,6 +128,16 @@ class Loader {
     smem_.full[s].arrive_expect_tx(int(sizeof(smem_.KV[s])));
     load_tile_tma(smem_.KV[s], map, at_.batch, kv_head_, kv_block * C::BlockKV, smem_.full[s]);
     ring_.next();
+  }
+
+  __device__ __forceinline__ void hand_over_output_places() {
+    for (int i = 0; i < C::OutputPlaces; ++i) {
+      const int s = ring_.stage;
+      track_.mark(WaitsForSlot);
+      smem_.empty[s].wait(ring_.parity ^ 1);
+      smem_.full[s].arrive();
+      ring_.next();
+    }
   }
 
   Storage<Element, C>& smem_;

@@ -220,6 +220,20 @@ __device__ __forceinline__ void exponentiate_in_place(Accumulator (&S)[KeyTiles]
   }
 }
 
+/// The same relative to m as it is, before S is compared with it; `sums` are of these scores alone, and begin at 0.
+/// False, and S is lost, if a score exceeds its row's m by more than the threshold, or m is large: a sum that is at
+/// most what its terms may be at most together has no larger term, and P is still within what 16-bit floats hold.
+template <int KeyTiles>
+__device__ __forceinline__ bool try_exponentiate(Accumulator (&S)[KeyTiles], const float (&m)[2], float (&sums)[2],
+                                                 float scale_log2) {
+  constexpr float Limit = 2 * KeyTiles * 256.0f;  // 2^RescaleThreshold for each
+  exponentiate_in_place(S, m, sums, scale_log2);
+  bool done = true;
+#pragma unroll
+  for (int h = 0; h < 2; ++h) done &= sums[h] <= Limit && fabsf(m[h]) < LargeMaximum;  // not so for NaN
+  return done;
+}
+
 /// 1 / l, what a row's sums are multiplied with at the end; 0 for a row that saw nothing (its O is 0).
 __device__ __forceinline__ float inverse_sum(float l) { return l == 0.0f ? 0.0f : 1.0f / l; }
 
