@@ -25,7 +25,8 @@ FLASH_HOST_DEVICE constexpr unsigned swizzle_offset(Swizzle swizzle, unsigned by
   return pieces == 0 ? byte_address : byte_address ^ ((byte_address >> 7 & (pieces - 1)) << 4);
 }
 
-/// A tensor of 1 to 5 dimensions, the innermost first, and the box that one copy moves.
+/// A tensor of 1 to 5 dimensions, the innermost first, and the box that one copy moves. Where a copy may begin stands
+/// in common/ptx/tma.hpp.
 struct TensorMapSpec {
   std::string tensor;           // for reports and counters: "Q"
   void* data = nullptr;         // a multiple of 16 bytes

@@ -21,8 +21,9 @@ enum flash_device { FLASH_DEVICE_GPU = 0, FLASH_DEVICE_SIM = 1 };
 enum flash_dtype { FLASH_FP16 = 0, FLASH_BF16 = 1 };
 
 /* A [batch, seq, heads, head_dim] tensor: pointer on the device that runs (host pointer for the simulation) and
- * strides in elements. head_dim's stride is 1; batch, row and head strides are multiples of 8 elements and the pointer
- * is 16-byte aligned. */
+ * strides in elements. head_dim's stride is 1; batch, row and head strides are multiples of 8 elements, 0 or more, and
+ * the pointer is 16-byte aligned. A stride of 0, of q, k or v, makes one of all batches, rows or heads. Chapters whose
+ * copies are TMA's (06 to 08) take strides below 2^39 elements. */
 struct flash_tensor {
   void* data;
   int64_t batch_stride, row_stride, head_stride;

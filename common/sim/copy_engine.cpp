@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "common/sim/block.hpp"
+#include "common/sim/machine.hpp"
 
 namespace flash::sim {
 
@@ -15,6 +16,10 @@ namespace {
 constexpr int kMbarrierBytes = 8;
 constexpr int kMostArrivals = (1 << 20) - 1, kMostBytes = (1 << 20) - 1;  // PTX manual, "mbarrier object"
 constexpr int kBoxAlignment = 128;
+constexpr int kPieceBytes = 16;  // what the copy engine moves as one; measured, see tma.hpp
+
+/// Bytes of the pieces that these bytes, from the start of a piece on, lie in.
+int whole_pieces(int bytes) { return (bytes + kPieceBytes - 1) / kPieceBytes * kPieceBytes; }
 
 }  // namespace
 
@@ -225,16 +230,48 @@ void CopyEngine::each_run(const Box& box, Visit visit) {
   }
 }
 
-CopyEngine::Box CopyEngine::box_of(const TensorMap& map, const int* coordinates, int rank, Site site) {
+CopyEngine::Box CopyEngine::box_of(const TensorMap& map, const int* coordinates, int rank, const char* what,
+                                   Site site) {
   const TensorMapSpec& spec = map.spec();
   if (rank != spec.rank) {
     block_.fault("bad tensor map",
                  fmt::format("{} coordinates for the map of {}, which has {} dimensions", rank, spec.tensor, spec.rank),
                  site);
   }
+  if (const std::int64_t byte = std::int64_t(coordinates[0]) * spec.element_bytes; byte % kPieceBytes != 0) {
+    block_.fault(
+        "bad coordinates",
+        fmt::format("{} of {} at coordinate {} of dimension 0, byte {} of a row: a multiple of {} bytes is needed",
+                    what, spec.tensor, coordinates[0], byte, kPieceBytes),
+        site);
+  }
   Box box{&spec, map.tensor(), {}};
   std::copy_n(coordinates, rank, box.coordinate);
   return box;
+}
+
+void CopyEngine::check_store(const Box& box, Site site) {
+  const TensorMapSpec& map = *box.map;
+  for (int i = 0; i < map.rank; ++i) {
+    if (box.coordinate[i] >= 0) continue;
+    block_.fault(
+        "bad coordinates",
+        fmt::format("TMA store of {} at coordinate {} of dimension {}: a store may not begin before the tensor",
+                    map.tensor, box.coordinate[i], i),
+        site);
+  }
+  std::int64_t span = map.extent[0] * map.element_bytes;
+  for (int i = 1; i < map.rank; ++i) span += (map.extent[i] - 1) * map.stride[i];
+  each_run(box, [&](const Run& run) {
+    const int bytes = whole_pieces(run.count * map.element_bytes);
+    if (run.global + bytes <= static_cast<std::byte*>(map.data) + span) return;
+    if (Machine::allocated_from(run.global) >= std::size_t(bytes)) return;
+    block_.fault("out of bounds",
+                 fmt::format("TMA store of {}: whole pieces of {} bytes are written, and there is no memory behind the "
+                             "{} columns for the last of them",
+                             element_name(place_of(box, run, bytes)), kPieceBytes, map.extent[0]),
+                 site);
+  });
 }
 
 int CopyEngine::check_box(const std::byte* shared, const TensorMapSpec& spec, const char* what, Site site) {
@@ -261,12 +298,17 @@ void CopyEngine::count(const Box& box, bool write) {
   });
 }
 
+GlobalPlace CopyEngine::place_of(const Box& box, const Run& run, int bytes) {
+  return {box.tensor,        int(run.coordinate[3]), int(run.coordinate[2]),
+          run.coordinate[1], run.coordinate[0],      bytes / box.map->element_bytes};
+}
+
 void CopyEngine::access_global(const Box& box, GlobalAccess access, int thread, SiteId site) {
   each_run(box, [&](const Run& run) {
     if (run.count == 0) return;
-    const GlobalPlace place{box.tensor,        int(run.coordinate[3]), int(run.coordinate[2]),
-                            run.coordinate[1], run.coordinate[0],      run.count};
-    block_.record_global(access, place, run.global, run.count * box.map->element_bytes, site, thread);
+    const int inside = run.count * box.map->element_bytes;
+    const int bytes = access == GlobalAccess::write ? whole_pieces(inside) : inside;
+    block_.record_global(access, place_of(box, run, bytes), run.global, bytes, site, thread);
   });
 }
 
@@ -274,7 +316,7 @@ void CopyEngine::access_global(const Box& box, GlobalAccess access, int thread, 
 
 void CopyEngine::load(std::byte* to, const TensorMap& map, const int* coordinates, int rank, const void* mbarrier_at,
                       Site site) {
-  const Box box = box_of(map, coordinates, rank, site);
+  const Box box = box_of(map, coordinates, rank, "TMA load", site);
   const int offset = check_box(to, *box.map, "TMA load", site), bytes = box.map->box_bytes();
   Mbarrier& barrier = mbarrier(mbarrier_at, "TMA load", site);
   if (!barrier.fenced) {
@@ -346,7 +388,8 @@ void CopyEngine::finish_some() {
 // -- Stores
 
 void CopyEngine::store(const TensorMap& map, const int* coordinates, int rank, const std::byte* from, Site site) {
-  const Box box = box_of(map, coordinates, rank, site);
+  const Box box = box_of(map, coordinates, rank, "TMA store", site);
+  check_store(box, site);
   const int offset = check_box(from, *box.map, "TMA store", site), bytes = box.map->box_bytes();
   const SiteId at = block_.here(site);
   const int thread = running_thread->linear;
@@ -378,10 +421,11 @@ void CopyEngine::read_source(Store& store) {
 
 void CopyEngine::write_destination(Store& store) {
   access_global(store.box, GlobalAccess::write, store.thread, store.site);
-  const int element = store.box.map->element_bytes;
   each_run(store.box, [&](const Run& run) {
     if (run.count == 0) return;
-    std::memcpy(run.global, store.data.data() + run.shared + run.before * element, std::size_t(run.count * element));
+    // From the box's first column on: that is not negative.
+    const int bytes = whole_pieces(run.count * store.box.map->element_bytes);
+    std::memcpy(run.global, store.data.data() + run.shared, std::size_t(bytes));
   });
 }
 

@@ -114,9 +114,11 @@ class CopyEngine {
 
   template <typename Visit>
   static void each_run(const Box& box, Visit visit);
-  Box box_of(const TensorMap& map, const int* coordinates, int rank, Site site);
+  Box box_of(const TensorMap& map, const int* coordinates, int rank, const char* what, Site site);
+  void check_store(const Box& box, Site site);
   int check_box(const std::byte* shared, const TensorMapSpec& spec, const char* what, Site site);
   void count(const Box& box, bool write);
+  static GlobalPlace place_of(const Box& box, const Run& run, int bytes);
   void access_global(const Box& box, GlobalAccess access, int thread, SiteId site);
   Mbarrier& mbarrier(const void* address, const char* use, Site site);
   const Mbarrier* find(int offset) const;

@@ -9,6 +9,8 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <iterator>
+#include <map>
 #include <memory>
 #include <numeric>
 #include <thread>
@@ -76,6 +78,37 @@ constexpr std::chrono::seconds kProgressInterval{14};
 /// One block may run this many times as long as the watchdog lets one thread run: a loop with a barrier in it ends too.
 constexpr int kBlockLimit = 10;
 
+/// The memory of all machines.
+class Allocations {
+ public:
+  void add(const void* data, std::size_t bytes) {
+    const std::lock_guard lock(mutex_);
+    bytes_[reinterpret_cast<std::uintptr_t>(data)] = bytes;
+  }
+  void remove(const void* data) {
+    const std::lock_guard lock(mutex_);
+    bytes_.erase(reinterpret_cast<std::uintptr_t>(data));
+  }
+  std::size_t bytes_from(const void* data) {
+    const std::lock_guard lock(mutex_);
+    const auto at = reinterpret_cast<std::uintptr_t>(data);
+    const auto behind = bytes_.upper_bound(at);
+    if (behind == bytes_.begin()) return 0;
+    const auto& [start, bytes] = *std::prev(behind);
+    return at - start < bytes ? bytes - (at - start) : 0;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::map<std::uintptr_t, std::size_t> bytes_;  // by the first byte's address
+};
+
+/// Never destroyed: buffers that end with the process still give back theirs.
+Allocations& allocations() {
+  static auto& all = *new Allocations;
+  return all;
+}
+
 /// A thread in an endless loop cannot be stopped from outside, so the report ends the process.
 [[noreturn]] void end_process(const char* kind, const std::string& what) {
   std::fflush(stdout);
@@ -103,10 +136,16 @@ std::size_t Machine::free_bytes() const { return host_available_bytes(); }
 void* Machine::allocate(std::size_t bytes) {
   void* data = std::aligned_alloc(256, (std::max<std::size_t>(bytes, 1) + 255) / 256 * 256);
   if (data == nullptr) throw std::bad_alloc();
+  allocations().add(data, bytes);
   return data;
 }
 
-void Machine::release(void* data) noexcept { std::free(data); }
+void Machine::release(void* data) noexcept {
+  allocations().remove(data);
+  std::free(data);
+}
+
+std::size_t Machine::allocated_from(const void* data) { return allocations().bytes_from(data); }
 
 void Machine::upload(void* device_data, const void* host, std::size_t bytes) {
   if (bytes > 0) std::memcpy(device_data, host, bytes);

@@ -33,6 +33,8 @@ class Machine final : public Device {
   std::size_t free_bytes() const override;
   void* allocate(std::size_t bytes) override;
   void release(void* data) noexcept override;
+  /// Bytes from `data` to the end of the memory that allocate gave there; 0 where it gave none.
+  static std::size_t allocated_from(const void* data);
   void upload(void* device_data, const void* host, std::size_t bytes) override;
   void download(void* host, const void* device_data, std::size_t bytes) override;
   void fill_bytes(void* device_data, unsigned char value, std::size_t bytes) override;

@@ -1,7 +1,9 @@
 // Copies of whole boxes between global and shared memory by the copy engine (TMA, cp.async.bulk.tensor) of the
 // simulated GPU; the twin of common/ptx/tma.hpp. Each is called by one thread. Coordinates are those of the box's first
 // element, the innermost first; what lies outside the tensor is zero where it is loaded and left out where it is
-// stored.
+// stored. What hardware does at coordinates that it does not take, and where a row ends within 16 bytes, was measured
+// and stands in common/ptx/tma.hpp; here the first is the fault "bad coordinates", and the second is done, or is "out
+// of bounds" where those 16 bytes reach beyond the memory that the tensor lies in.
 #pragma once
 
 #include "common/sim/mbarrier.hpp"
@@ -21,8 +23,8 @@ void tma_load(SharedAddress to, const TensorMap& map, const int (&coordinates)[R
   this_block().copy_engine().load(to.data, map, coordinates, Rank, &barrier, site);
 }
 
-/// Copies a box from shared memory, at a multiple of 128 bytes. What plain stores wrote there needs an
-/// async_proxy_fence() before.
+/// Copies a box from shared memory, at a multiple of 128 bytes, with the elements outside that share 16 bytes with one
+/// inside. What plain stores wrote there needs an async_proxy_fence() before.
 template <int Rank>
 void tma_store(const TensorMap& map, const int (&coordinates)[Rank], SharedAddress from, Site site = Site::here()) {
   require_capability(90, "cp.async.bulk.tensor", site);

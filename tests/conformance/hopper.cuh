@@ -3,6 +3,8 @@
 // that a product is right only if each element of it was read from where hardware reads it.
 #pragma once
 
+#include <algorithm>
+
 #include "common/kernel/fragments.hpp"
 #include "tests/conformance/array.cuh"
 
@@ -57,10 +59,12 @@ __global__ void box_kernel(const __grid_constant__ TensorMap load_map, const __g
   }
 }
 
-/// Boxes inside the tensor, over each of its edges and wholly outside.
+/// Boxes inside the tensor, over each of its edges and wholly outside, at the coordinates that hardware takes
+/// (common/ptx/tma.hpp).
 template <int Rank>
 void run_boxes(Machine& machine, std::vector<Output>& outputs) {
   constexpr int Extent[5] = {88, 6, 5, 3, 3}, Box[5] = {0, 4, 3, 2, 2};
+  constexpr int Places = 8, Piece = 8;  // elements of 16 bytes
   for (const Swizzle swizzle : {Swizzle::none, Swizzle::bytes32, Swizzle::bytes64, Swizzle::bytes128}) {
     TensorMapSpec spec;
     spec.tensor = "boxes";
@@ -77,20 +81,20 @@ void run_boxes(Machine& machine, std::vector<Output>& outputs) {
     std::vector<std::uint16_t> source(static_cast<std::size_t>(elements));
     for (std::size_t i = 0; i < source.size(); ++i) source[i] = std::uint16_t(test::hash(20, i));
     Output all{"tma rank " + std::to_string(Rank) + " swizzle " + std::to_string(int(swizzle)), {}};
-    for (int place = 0; place < 6; ++place) {
+    for (int place = 0; place < Places; ++place) {
       Coordinates at = {};
       for (int i = 0; i < Rank; ++i) {
-        const int extent = int(spec.extent[i]), box = spec.box[i];
-        // Inside, over the near edge, over the far edge, on the last element, outside, and each at random.
-        const int places[] = {
-            i == 0 ? 8 : 1,
-            -1 - i,
-            extent - box + 1 + i,
-            extent - 1,
-            i == 0 ? extent : 0,
-            int(test::hash(21, std::uint64_t(place * 8 + i)) % std::uint64_t(extent + box)) - box + 1};
-        at.load[i] = places[place];
-        at.store[i] = places[5 - place];
+        const int step = i == 0 ? Piece : 1;
+        const int extent = Extent[i] / step, box = spec.box[i] / step;  // in steps; the last piece is not whole
+        const bool outside = i == int(swizzle) % Rank;
+        const auto random = [&](int salt) {
+          return int(test::hash(21, std::uint64_t(salt * 8 + i)) % std::uint64_t(extent + box)) - box + 1;
+        };
+        // Inside, over the near edge, over the far edge, at its last step, outside in one dimension, and at random.
+        const int places[Places] = {1,         -1,        extent - box + 1, extent - 1, outside ? extent : 0,
+                                    random(0), random(1), random(2)};
+        at.load[i] = step * places[place];
+        at.store[i] = step * std::max(places[Places - 1 - place], 0);
       }
       const Array<unsigned short> in(machine, "in", 1, elements, source.data());
       Array<unsigned short> left(machine, "left", 1, 2 * BoxWords), written(machine, "written", 1, elements);

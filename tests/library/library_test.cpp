@@ -234,6 +234,65 @@ TEST_CASE("a tensor that is the same for all batches or heads may have a stride 
   }
 }
 
+TEST_CASE("where there is one batch its stride may be 0 for each tensor") {
+  Problem p = small_problem();
+  p.batch = 1;
+  for (const Chapter& chapter : chapters()) {
+    Call call(p);
+    for (flash_tensor* t : {&call.c.q, &call.c.k, &call.c.v, &call.c.o}) t->batch_stride = 0;
+    INFO(chapter.name);
+    CHECK(call.run(chapter.name.c_str()) == FLASH_OK);
+    CHECK(call.failure(chapter) == "");
+  }
+}
+
+TEST_CASE("pointers and strides that 16-byte copies cannot take are refused by every chapter before it runs") {
+  struct Tensor {
+    const char* name;
+    flash_tensor flash_attention::*at;
+  };
+  for (const Chapter& chapter : chapters()) {
+    const auto refused = [&](const Tensor& tensor, auto change, const std::string& text) {
+      Call call(small_problem());
+      change(call.c.*tensor.at);
+      CHECK(call.run(chapter.name.c_str()) == FLASH_INVALID);
+      const std::string error = library().last_error();
+      INFO(chapter.name << ": " << error);
+      CHECK(contains(error, text));
+      CHECK(error.find('\n') == std::string::npos);
+      const std::size_t all = call.elements(call.problem.seq_q, call.problem.heads, 0);
+      std::size_t untouched = 0;
+      for (std::size_t i = 0; i < all; ++i) untouched += call.o_memory[i] == 0xffffu;
+      CHECK(untouched == all);
+      for (const float value : call.lse) CHECK(std::isnan(value));
+    };
+    for (const Tensor& tensor : {Tensor{"Q", &flash_attention::q}, Tensor{"K", &flash_attention::k},
+                                 Tensor{"V", &flash_attention::v}, Tensor{"O", &flash_attention::o}}) {
+      const std::string name = tensor.name, stride = name + ": stride ";
+      refused(
+          tensor, [](flash_tensor& t) { t.row_stride += 1; }, stride);
+      refused(
+          tensor, [](flash_tensor& t) { t.head_stride += 4; }, stride);
+      refused(
+          tensor, [](flash_tensor& t) { t.batch_stride += 2; }, stride);
+      refused(
+          tensor, [](flash_tensor& t) { t.row_stride = -t.row_stride; }, stride + "-");
+      refused(
+          tensor, [](flash_tensor& t) { t.head_stride = -t.head_stride; }, stride + "-");
+      refused(
+          tensor, [](flash_tensor& t) { t.batch_stride = -t.batch_stride; }, stride + "-");
+      refused(
+          tensor, [](flash_tensor& t) { t.data = static_cast<char*>(t.data) + 8; },
+          name + ": the pointer is not a multiple of 16 bytes");
+      // Beyond what a tensor map can say; the other chapters would go there.
+      if (!chapter.info.needs.exactly) continue;
+      refused(
+          tensor, [](flash_tensor& t) { t.batch_stride = std::int64_t(1) << 39; },
+          "TMA cannot copy " + name + ": the stride of dimension 4 is 1099511627776 bytes");
+    }
+  }
+}
+
 TEST_CASE("a null variant is the default one, and results do not depend on what was called before") {
   for (const Chapter& chapter : chapters()) {
     Call by_default(small_problem()), by_name(small_problem());

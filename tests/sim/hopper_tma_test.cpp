@@ -13,6 +13,7 @@ using flash::test::contains;
 using flash::test::expect_clean;
 using flash::test::expect_fault;
 using flash::test::expect_one_of;
+using flash::test::fault_of;
 using flash::test::map_of;
 using flash::test::Tensor;
 
@@ -27,20 +28,25 @@ struct BoxStorage {
   SHARED_MEMBERS(bytes, full);
 };
 
+/// Where the box begins, the innermost first.
+struct Coordinates {
+  int load[5], store[5];
+};
+
 /// One box to shared memory; what lies there then goes to `raw`, 4 bytes a thread, and from there back to `to`.
 template <int Rank>
-__global__ void box_kernel(const __grid_constant__ TensorMap from, const __grid_constant__ TensorMap to, int at,
+__global__ void box_kernel(const __grid_constant__ TensorMap from, const __grid_constant__ TensorMap to, Coordinates at,
                            int bytes, GlobalTensor<float> raw) {
   auto& shared = shared_storage<BoxStorage>();
   const SharedAddress box{shared.bytes, Block::place_of(shared.bytes)};
-  int coordinates[Rank];
-  for (int i = 0; i < Rank; ++i) coordinates[i] = at;
+  int load[Rank], store[Rank];
+  for (int i = 0; i < Rank; ++i) load[i] = at.load[i], store[i] = at.store[i];
   if (threadIdx.x == 0) {
     shared.full.init(1);
     mbarrier_init_fence();
     tma_prefetch_map(from);
     shared.full.arrive_expect_tx(bytes);
-    tma_load(box, from, coordinates, shared.full, L2Hint::evict_first);
+    tma_load(box, from, load, shared.full, L2Hint::evict_first);
   }
   __syncthreads();
   shared.full.wait(0);
@@ -48,32 +54,39 @@ __global__ void box_kernel(const __grid_constant__ TensorMap from, const __grid_
   for (int i = int(threadIdx.x); i < bytes / 4; i += 32) raw.head(0, 0).store(0, i, words.load(i));
   __syncthreads();
   if (threadIdx.x == 0) {
-    tma_store(to, coordinates, box);
+    tma_store(to, store, box);
     tma_store_commit();
     tma_store_wait<0>();
   }
 }
 
+const LaunchConfig kBox{"box", {1}, 32, sizeof(BoxStorage)};
+
 struct BoxCase {
-  int rank, box[5], at;
+  int rank, box[5];
   Swizzle swizzle;
+  int columns = 24;  // of the tensor
 };
 
+/// A load from `at`, whose innermost coordinate is in pieces of 16 bytes, and a store to the same without the signs.
 template <typename T>
-void expect_box(const BoxCase& c) {
-  // 5 dimensions of 24, 6, 5, 4 and 3 elements with gaps between the rows.
-  constexpr int extents[] = {24, 6, 5, 4, 3};
+void expect_box(const BoxCase& c, const int (&at)[2]) {
+  // 5 dimensions of 24 or fewer, 6, 5, 4 and 3 elements with gaps between the rows.
+  const int extents[] = {c.columns, 6, 5, 4, 3}, element = int(sizeof(T));
   TensorMapSpec spec;
   spec.rank = c.rank;
-  spec.element_bytes = sizeof(T);
+  spec.element_bytes = element;
   spec.swizzle = c.swizzle;
-  std::int64_t stride = sizeof(T);
+  Coordinates coordinates{};
+  std::int64_t stride = element;
   for (int i = 0; i < c.rank; ++i) {
     spec.extent[i] = extents[i];
     spec.stride[i] = stride;
     spec.box[i] = c.box[i];
     stride *= extents[i];
     if (i == 0) stride = (stride + 31) / 16 * 16;
+    coordinates.load[i] = i == 0 ? at[0] * 16 / element : at[1];
+    coordinates.store[i] = std::abs(coordinates.load[i]);
   }
   Tensor<std::uint8_t> from("from", 1, 65536), to("to", 1, 65536);
   for (int i = 0; i < 65536; ++i) from[i] = std::uint8_t(i * 7 + i / 251), to[i] = 0xee;
@@ -86,64 +99,90 @@ void expect_box(const BoxCase& c) {
   const TensorMap to_map = Machine(0, 1).tensor_map(spec);
   Machine machine(3, 1);
   const int bytes = spec.box_bytes();
-  const LaunchConfig config{"box", {1}, 32, sizeof(BoxStorage)};
   const GlobalTensor<float> raw_tensor(raw.ref());
-  if (c.rank == 1) machine.launch(config, box_kernel<1>, from_map, to_map, c.at, bytes, raw_tensor);
-  if (c.rank == 2) machine.launch(config, box_kernel<2>, from_map, to_map, c.at, bytes, raw_tensor);
-  if (c.rank == 3) machine.launch(config, box_kernel<3>, from_map, to_map, c.at, bytes, raw_tensor);
-  if (c.rank == 4) machine.launch(config, box_kernel<4>, from_map, to_map, c.at, bytes, raw_tensor);
-  if (c.rank == 5) machine.launch(config, box_kernel<5>, from_map, to_map, c.at, bytes, raw_tensor);
+  if (c.rank == 1) machine.launch(kBox, box_kernel<1>, from_map, to_map, coordinates, bytes, raw_tensor);
+  if (c.rank == 2) machine.launch(kBox, box_kernel<2>, from_map, to_map, coordinates, bytes, raw_tensor);
+  if (c.rank == 3) machine.launch(kBox, box_kernel<3>, from_map, to_map, coordinates, bytes, raw_tensor);
+  if (c.rank == 4) machine.launch(kBox, box_kernel<4>, from_map, to_map, coordinates, bytes, raw_tensor);
+  if (c.rank == 5) machine.launch(kBox, box_kernel<5>, from_map, to_map, coordinates, bytes, raw_tensor);
 
+  struct Element {
+    bool inside = true, piece = true;  // the element, and the first of its 16 bytes
+    std::int64_t offset = 0;
+  };
+  const auto find = [&](int e, const int(&first)[5]) {
+    Element found;
+    for (int i = 0, rest = e; i < c.rank; rest /= c.box[i], ++i) {
+      const int x = first[i] + rest % c.box[i];
+      const int x_of_piece = i == 0 ? x * element / 16 * 16 / element : x;
+      found.inside &= x >= 0 && x < extents[i];
+      found.piece &= x_of_piece >= 0 && x_of_piece < extents[i];
+      found.offset += x * spec.stride[i];
+    }
+    return found;
+  };
   const auto* const shared = reinterpret_cast<const std::uint8_t*>(raw.data());
   std::vector<std::uint8_t> expected_to(65536, 0xee);
-  std::int64_t useful = 0;
+  std::int64_t loaded = 0, stored = 0;
   int wrong = 0;
-  for (int e = 0; e < bytes / int(sizeof(T)); ++e) {
-    bool inside = true;
-    std::int64_t global = 0;
-    for (int i = 0, rest = e; i < c.rank; rest /= c.box[i], ++i) {
-      const int x = c.at + rest % c.box[i];
-      inside &= x >= 0 && x < extents[i];
-      global += x * spec.stride[i];
-    }
-    useful += inside ? std::int64_t(sizeof(T)) : 0;
-    for (int byte = 0; byte < int(sizeof(T)); ++byte) {
-      const unsigned place = swizzle_offset(c.swizzle, unsigned(e * int(sizeof(T)) + byte));
-      wrong += shared[place] != (inside ? from[global + byte] : 0);
-      if (inside) expected_to[std::size_t(global + byte)] = from[global + byte];
+  for (int e = 0; e < bytes / element; ++e) {
+    const Element source = find(e, coordinates.load), target = find(e, coordinates.store);
+    loaded += source.inside ? element : 0;
+    stored += target.inside ? element : 0;
+    for (int byte = 0; byte < element; ++byte) {
+      const std::uint8_t value = source.inside ? from[source.offset + byte] : std::uint8_t(0);
+      wrong += shared[swizzle_offset(c.swizzle, unsigned(e * element + byte))] != value;
+      if (target.piece) expected_to[std::size_t(target.offset + byte)] = value;
     }
   }
   CHECK(wrong == 0);
   CHECK(std::equal(expected_to.begin(), expected_to.end(), to.data()));
   const TensorCounters& read = *machine.counters().of_tensor("from");
   const TensorCounters& written = *machine.counters().of_tensor("to");
-  CHECK(read.useful_bytes_read == useful);
-  CHECK(written.useful_bytes_written == useful);
+  CHECK(read.useful_bytes_read == loaded);
+  CHECK(written.useful_bytes_written == stored);
   CHECK(read.read_requests == 1);
   CHECK(written.written_requests == 1);
   CHECK(machine.counters().shared_of(SharedAccess::tma_load).bytes == bytes);
   CHECK(machine.counters().shared_of(SharedAccess::tma_store).bytes == bytes);
 }
 
+/// From the beginning, over the near edges and over the far ones, and outside.
+constexpr int kPlaces[][2] = {{0, 0}, {1, 1}, {-1, -2}, {-2, 0}, {2, 3}, {0, -1}, {4, 6}};
+
 TEST_CASE("a TMA copy moves a box of 1 to 5 dimensions, and zeros for what lies outside the tensor") {
-  for (const int at : {0, 1, -2, 3}) {
-    INFO("from " << at);
-    expect_box<std::uint16_t>({1, {16}, at, Swizzle::none});
-    expect_box<std::uint16_t>({2, {16, 4}, at, Swizzle::none});
-    expect_box<std::uint16_t>({3, {8, 4, 3}, at, Swizzle::none});
-    expect_box<std::uint16_t>({4, {8, 3, 2, 4}, at, Swizzle::none});
-    expect_box<std::uint16_t>({5, {8, 2, 3, 2, 2}, at, Swizzle::none});
-    expect_box<std::uint8_t>({2, {32, 4}, at, Swizzle::none});
-    expect_box<std::uint32_t>({3, {4, 4, 3}, at, Swizzle::none});
+  for (const auto& at : kPlaces) {
+    INFO("from " << at[0] << ", " << at[1]);
+    expect_box<std::uint16_t>({1, {16}, Swizzle::none}, at);
+    expect_box<std::uint16_t>({2, {16, 4}, Swizzle::none}, at);
+    expect_box<std::uint16_t>({3, {8, 4, 3}, Swizzle::none}, at);
+    expect_box<std::uint16_t>({4, {8, 3, 2, 4}, Swizzle::none}, at);
+    expect_box<std::uint16_t>({5, {8, 2, 3, 2, 2}, Swizzle::none}, at);
+    expect_box<std::uint8_t>({2, {32, 4}, Swizzle::none}, at);
+    expect_box<std::uint32_t>({3, {4, 4, 3}, Swizzle::none}, at);
   }
 }
 
 TEST_CASE("a TMA copy swizzles by the bits of shared addresses, and back") {
-  for (const int at : {0, -1, 2}) {
-    expect_box<std::uint16_t>({2, {16, 16}, at, Swizzle::bytes32});
-    expect_box<std::uint16_t>({2, {32, 16}, at, Swizzle::bytes64});
-    expect_box<std::uint16_t>({3, {64, 4, 4}, at, Swizzle::bytes128});
-    expect_box<std::uint32_t>({2, {32, 16}, at, Swizzle::bytes128});
+  for (const auto& at : kPlaces) {
+    INFO("from " << at[0] << ", " << at[1]);
+    expect_box<std::uint16_t>({2, {16, 16}, Swizzle::bytes32}, at);
+    expect_box<std::uint16_t>({2, {32, 16}, Swizzle::bytes64}, at);
+    expect_box<std::uint16_t>({3, {64, 4, 4}, Swizzle::bytes128}, at);
+    expect_box<std::uint32_t>({2, {32, 16}, Swizzle::bytes128}, at);
+  }
+}
+
+TEST_CASE("a TMA store over the end of a row writes the whole 16 bytes in which it ends, a TMA load brings zeros") {
+  for (const auto& at : kPlaces) {
+    INFO("from " << at[0] << ", " << at[1]);
+    for (const int columns : {17, 21, 23}) {
+      expect_box<std::uint16_t>({1, {24}, Swizzle::none, columns}, at);
+      expect_box<std::uint16_t>({2, {24, 4}, Swizzle::none, columns}, at);
+      expect_box<std::uint16_t>({3, {32, 4, 3}, Swizzle::bytes64, columns}, at);
+      expect_box<std::uint32_t>({2, {8, 4}, Swizzle::bytes32, columns}, at);
+      expect_box<std::uint8_t>({2, {32, 6}, Swizzle::none, columns}, at);
+    }
   }
 }
 
@@ -201,15 +240,87 @@ TEST_CASE("the sectors of a box are counted row by row, inside the tensor alone"
   Tensor<std::uint16_t> x("sectors", 6, 64);  // rows of 128 bytes
   const TensorMap map = map_of(x, 4, 32);
   Tensor<float> raw("raw", 1, 1024);
-  const auto sectors = [&](int at) {
+  const auto sectors = [&](int row, int col) {
     Machine machine(0, 1);
-    machine.launch({"box", {1}, 32, sizeof(BoxStorage)}, box_kernel<2>, map, map, at, 4 * 64,
-                   GlobalTensor<float>(raw.ref()));
+    machine.launch(kBox, box_kernel<2>, map, map, Coordinates{{col, row}, {}}, 4 * 64, GlobalTensor<float>(raw.ref()));
     return machine.counters().of_tensor("sectors")->read_sectors;
   };
-  CHECK(sectors(0) == 4 * 2);   // 64 bytes from a sector's start
-  CHECK(sectors(3) == 3 * 3);   // rows 3 to 5, 64 bytes across three sectors
-  CHECK(sectors(-2) == 2 * 2);  // rows 0 and 1, columns 0 to 29
+  CHECK(sectors(0, 0) == 4 * 2);    // 64 bytes from a sector's start
+  CHECK(sectors(3, 8) == 3 * 3);    // rows 3 to 5, 64 bytes across three sectors
+  CHECK(sectors(-2, -8) == 2 * 2);  // rows 0 and 1, columns 0 to 23
+}
+
+// -- Coordinates that hardware does not take
+
+struct CoordinatesTest {
+  Tensor<std::uint16_t> x{"X", 16, 64};
+  Tensor<float> raw{"raw", 1, 1024};
+  TensorMap map = map_of(x, 4, 32);
+  void expect(const Coordinates& at, const std::string& text) {
+    expect_fault("bad coordinates", {text}, kBox, box_kernel<2>, map, map, at, 4 * 64, GlobalTensor<float>(raw.ref()));
+  }
+  void expect_taken(const Coordinates& at) {
+    expect_clean(kBox, box_kernel<2>, map, map, at, 4 * 64, GlobalTensor<float>(raw.ref()));
+  }
+};
+
+TEST_CASE("an innermost coordinate of a TMA copy that is no multiple of 16 bytes is a fault") {
+  CoordinatesTest test;
+  const char* const needed = "a multiple of 16 bytes is needed";
+  for (const int col : {7, 4, -1, -4}) {
+    INFO("column " << col);
+    const std::string at =
+        "X at coordinate " + std::to_string(col) + " of dimension 0, byte " + std::to_string(2 * col) + " of a row: ";
+    test.expect({{col, 0}, {0, 0}}, "TMA load of " + at + needed);
+    test.expect({{0, 0}, {col, 0}}, "TMA store of " + at + needed);
+  }
+  for (const int col : {-8, 8, 56, 64, 72}) test.expect_taken({{col, 5}, {8, 3}});
+}
+
+TEST_CASE("a TMA store that begins before the tensor is a fault, a TMA load is none") {
+  CoordinatesTest test;
+  const char* const refused = ": a store may not begin before the tensor";
+  test.expect({{0, 0}, {-8, 0}}, std::string("TMA store of X at coordinate -8 of dimension 0") + refused);
+  test.expect({{0, 0}, {0, -1}}, std::string("TMA store of X at coordinate -1 of dimension 1") + refused);
+  test.expect({{0, 0}, {8, -4}}, std::string("TMA store of X at coordinate -4 of dimension 1") + refused);
+  test.expect_taken({{-8, -4}, {0, 0}});
+  test.expect_taken({{-64, -40}, {56, 14}});
+  test.expect_taken({{0, 0}, {64, 16}});
+}
+
+/// A map of the first `columns` columns of rows that are 24 apart.
+TensorMapSpec narrow_spec(std::uint16_t* data, int rows, int columns) {
+  TensorMapSpec spec;
+  spec.tensor = "X";
+  spec.data = data;
+  spec.rank = 2;
+  spec.extent[0] = columns, spec.extent[1] = rows;
+  spec.stride[0] = 2, spec.stride[1] = 48;
+  spec.box[0] = 24, spec.box[1] = 4;
+  return spec;
+}
+
+TEST_CASE("the 16 bytes in which a row ends must be there where a TMA store writes them") {
+  Tensor<float> raw("raw", 1, 1024);
+  const auto fault = [&](const TensorMapSpec& spec, const Coordinates& at) {
+    Machine machine(0, 1);
+    const TensorMap map = machine.tensor_map(spec);
+    return fault_of(machine, kBox, box_kernel<2>, map, map, at, spec.box_bytes(), GlobalTensor<float>(raw.ref()));
+  };
+  Tensor<std::uint16_t> whole("X", 6, 24), cut("X", 1, 5 * 24 + 21);
+  alignas(16) std::uint16_t host[6 * 24] = {};  // of which the machine knows what the map says
+  CHECK_FALSE(fault(narrow_spec(whole.data(), 6, 21), {{}, {0, 4}}).has_value());
+  for (std::uint16_t* const data : {cut.data(), host}) {
+    const std::optional<Fault> beyond = fault(narrow_spec(data, 6, 21), {{}, {0, 4}});
+    REQUIRE(beyond.has_value());
+    INFO(beyond->what());
+    CHECK(beyond->kind == "out of bounds");
+    CHECK(
+        contains(beyond->what(), "TMA store of X[batch 0, head 0, row 5, columns 0 to 23]: whole pieces of 16 bytes"));
+    CHECK_FALSE(fault(narrow_spec(data, 6, 21), {{}, {0, 1}}).has_value());   // rows 1 to 4
+    CHECK_FALSE(fault(narrow_spec(data, 6, 21), {{}, {24, 4}}).has_value());  // outside
+    CHECK_FALSE(fault(narrow_spec(data, 6, 16), {{}, {0, 4}}).has_value());   // ends with 16 bytes
+  }
 }
 
 // -- What goes wrong
@@ -456,6 +567,31 @@ TEST_CASE("TMA stores of two blocks to one place are a data race between blocks"
   Tensor<std::uint16_t> x("X", 128, 64);
   expect_fault("data race between blocks", {"write of X[batch 0, head 0, row 63, columns 0 to 63]"},
                {"probe", {2}, 64, sizeof(StoreStorage)}, two_blocks_kernel, map_of(x, 64, 64));
+}
+
+__global__ void behind_the_edge_kernel(const __grid_constant__ TensorMap map, GlobalTensor<std::uint16_t> x, int col) {
+  auto& shared = shared_storage<StoreStorage>();
+  const int row = int(threadIdx.x);
+  for (int i = 0; i < 64; ++i) shared.tile.store(row, i, std::uint16_t(0));
+  async_proxy_fence();
+  __syncthreads();
+  if (row == 0 && blockIdx.x == 0) {
+    const int at[2] = {0, 0};
+    tma_store(map, at, shared.tile.address(0, 0));
+    tma_store_commit();
+    tma_store_wait<0>();
+  }
+  if (row == 0 && blockIdx.x == 1) x.head(0, 0).store(2, col, 1);
+}
+
+TEST_CASE("what a TMA store writes behind the end of a row races with other blocks as the rest does") {
+  Tensor<std::uint16_t> x("X", 6, 24);
+  const LaunchConfig two_blocks{"probe", {2}, 64, sizeof(StoreStorage)};
+  const TensorMap map = Machine(0, 1).tensor_map(narrow_spec(x.data(), 6, 13));
+  const GlobalTensor<std::uint16_t> plain(x.ref());
+  expect_fault("data race between blocks", {"X[batch 0, head 0, row 2, column"}, two_blocks, behind_the_edge_kernel,
+               map, plain, 15);
+  expect_clean(two_blocks, behind_the_edge_kernel, map, plain, 16);
 }
 
 }  // namespace
