@@ -8,6 +8,7 @@
 
 #include "common/kernel/attention_shape.hpp"
 #include "common/kernel/block_order.hpp"
+#include "common/kernel/divisor.hpp"
 
 namespace flash {
 
@@ -23,6 +24,9 @@ struct TileOrder {
   int batch_heads, heads, q_blocks;
   bool causal;
   int group_heads, group_waves, waves;
+  int last_group, last_heads;  // the last group's number, and its heads: as many as are left
+  // What `find` divides by; by_tiles is the number of heads for causal and that of a head's tiles for full attention.
+  Divisor by_waves, by_heads, by_tiles, by_tiles_of_last;
 
   /// For `blocks` blocks, tiles of `block_q` rows, elements of 2 bytes.
   TileOrder(const AttentionShape& shape, int block_q, int blocks)
@@ -40,20 +44,30 @@ struct TileOrder {
     }
     group_waves = int((std::int64_t(group_heads) * q_blocks + blocks - 1) / blocks);
     if (group_heads < batch_heads) group_waves = (group_waves + 1) / 2 * 2;
-    waves = ceil_div(batch_heads, group_heads) * group_waves;
+    last_group = ceil_div(batch_heads, group_heads) - 1;
+    last_heads = batch_heads - last_group * group_heads;
+    waves = (last_group + 1) * group_waves;
+    by_waves = Divisor(group_waves);
+    by_heads = Divisor(heads);
+    by_tiles = Divisor(causal ? group_heads : q_blocks);
+    by_tiles_of_last = Divisor(causal ? last_heads : q_blocks);
   }
 
   /// The tile of block `block` of `blocks` in the first wave from `wave` on in which it has one, which `wave` then is;
   /// false if there is none.
   FLASH_HOST_DEVICE bool find(int& wave, int block, int blocks, Place& at) const {
     for (; wave < waves; ++wave) {
-      const int first_head = wave / group_waves * group_heads, in_group = wave % group_waves;
-      const int heads_of_group = batch_heads - first_head < group_heads ? batch_heads - first_head : group_heads;
+      const int group = by_waves.quotient(wave), in_group = wave - group * group_waves;
+      const bool last = group == last_group;
+      const int heads_of_group = last ? last_heads : group_heads;
       const int from_left = causal && in_group % 2 == 1 ? blocks - 1 - block : block;
       const int tile = in_group * blocks + from_left;
       if (tile >= heads_of_group * q_blocks) continue;
-      const int batch_head = first_head + (causal ? tile % heads_of_group : tile / q_blocks);
-      at = {batch_head / heads, batch_head % heads, causal ? q_blocks - 1 - tile / heads_of_group : tile % q_blocks};
+      const int quotient = (last ? by_tiles_of_last : by_tiles).quotient(tile);
+      const int rest = tile - quotient * (causal ? heads_of_group : q_blocks);
+      const int batch_head = group * group_heads + (causal ? rest : quotient);
+      const int batch = by_heads.quotient(batch_head);
+      at = {batch, batch_head - batch * heads, causal ? q_blocks - 1 - quotient : rest};
       return true;
     }
     return false;

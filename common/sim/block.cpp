@@ -327,9 +327,10 @@ int Block::Barrier::threads() const {
   return count;
 }
 
-void Block::check_barrier(const Barrier& barrier, int id, int count, bool wait, Site site) {
+void Block::check_barrier(const Barrier& barrier, int id, int count, Arrival arrival, Site site) {
   const std::string name = barrier_name(id);
   const int warp = running_thread->warp;
+  const bool wait = arrival != Arrival::arrive;
   const std::uint32_t bit = 1u << warp, lanes = barrier.lanes[std::size_t(warp)];
   if (count <= 0 || (count % 32 != 0 && !(id == 0 && count == thread_count_))) {
     fault("bad barrier", fmt::format("{} for {} threads: the count is a multiple of 32", name, count), site);
@@ -356,18 +357,30 @@ void Block::check_barrier(const Barrier& barrier, int id, int count, bool wait, 
                       describe(barrier.sites[std::size_t(warp)])),
           site);
   }
+  // PTX, bar: bar.red is not to be mixed with bar.sync or bar.arrive at one active barrier.
+  if (barrier.expected != 0 && barrier.votes != (arrival == Arrival::vote)) {
+    fault("bad barrier",
+          fmt::format("{} of {}, to which others came {}", arrival == Arrival::vote ? "a vote" : "no vote", name,
+                      barrier.votes ? "to vote" : "without one"),
+          site);
+  }
 }
 
-void Block::barrier(int id, int count, bool wait, Site site) {
+void Block::barrier(int id, int count, Arrival arrival, Site site) {
   if (id < 0 || id >= kNamedBarriers) {
     fault("bad barrier", fmt::format("named barrier {}: a block has barriers 0 to {}", id, kNamedBarriers - 1), site);
   }
   Thread& self = *running_thread;
   Barrier& barrier = barriers_[std::size_t(id)];
-  check_barrier(barrier, id, count, wait, site);
+  check_barrier(barrier, id, count, arrival, site);
+  const bool wait = arrival != Arrival::arrive;
   Warp& warp = warps_[std::size_t(self.warp)];
   barrier.expected = count;
   if (wait) barrier.waiting |= 1u << self.warp;
+  if (arrival == Arrival::vote) {
+    barrier.votes = true;
+    barrier.any |= self.vote;
+  }
   std::uint32_t& lanes = barrier.lanes[std::size_t(self.warp)];
   const SiteId at = here(site);
   if (lanes == 0) barrier.sites[std::size_t(self.warp)] = at;
@@ -387,6 +400,12 @@ void Block::barrier(int id, int count, bool wait, Site site) {
   self.wait = {};
 }
 
+bool Block::barrier_vote(int id, int count, bool mine, Site site) {
+  running_thread->vote = mine;
+  barrier(id, count, Arrival::vote, site);
+  return running_thread->vote;
+}
+
 void Block::complete(Barrier& barrier) {
   counters_->barriers += 1;
   count_event();
@@ -395,6 +414,9 @@ void Block::complete(Barrier& barrier) {
     shadow_.acquire(int(w), warps_[w].lanes, barrier.clock);
     shadow_.order_lanes(int(w), warps_[w].lanes);
     warps_[w].ready |= barrier.lanes[w];
+    for (std::uint32_t left = barrier.lanes[w]; barrier.votes && left != 0; left &= left - 1) {
+      threads_[w * 32 + std::size_t(std::countr_zero(left))]->vote = barrier.any;
+    }
   }
   warps_[std::size_t(running_thread->warp)].ready &= ~(1u << running_thread->lane);
   barrier = {};

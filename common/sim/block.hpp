@@ -34,6 +34,9 @@ struct Dim3 {
   unsigned x = 1, y = 1, z = 1;
 };
 
+/// How a thread comes to a barrier: bar.arrive, bar.sync, bar.red.
+enum class Arrival { arrive, wait, vote };
+
 class Block;
 class CopyEngine;
 class WarpgroupUnit;
@@ -86,6 +89,7 @@ struct Thread {
   bool exited = true;
   SiteId caller = 0;    // from where the function that runs was called; see CalledFrom
   bool packed = false;  // an operand register since the last wgmma_fence
+  bool vote = false;    // at a barrier that votes: the thread's own, and afterwards whether there was one
   Wait wait;
   AccessLog log;
   // cp.async: groups are numbered from 1 in the order they were committed; copies issued and not yet committed belong
@@ -128,9 +132,11 @@ class Block {
   int shared_bytes() const { return shared_bytes_; }
   Counters& counters() { return *counters_; }
 
-  /// Arrives at barrier `id` (0 is __syncthreads) and with `wait` returns when `count` threads have. The lanes of a
-  /// warp come together: none goes on before all are there.
-  void barrier(int id, int count, bool wait, Site site);
+  /// Arrives at barrier `id` (0 is __syncthreads) and, but for Arrival::arrive, returns when `count` threads have. The
+  /// lanes of a warp come together: none goes on before all are there.
+  void barrier(int id, int count, Arrival arrival, Site site);
+  /// Arrival::vote: true in all threads if `mine` is true in one of them.
+  bool barrier_vote(int id, int count, bool mine, Site site);
 
   /// Meets the lanes of `mask` in this warp: each deposits a pointer, the last one to come runs `compute` over all 32
   /// pointers (null for lanes outside the mask), and then all go on. `operation` must be the same for all.
@@ -237,6 +243,8 @@ class Block {
     std::uint32_t waiting = 0;                     // warps that wait, or will when their last lane is there
     std::array<std::uint32_t, kMaxWarps> lanes{};  // of each warp, those that are there
     std::array<SiteId, kMaxWarps> sites{};         // of each warp, where its first lane came from
+    bool votes = false;                            // all come with Arrival::vote, or none
+    bool any = false;                              // of the votes
     Clock clock;
     int threads() const;
   };
@@ -259,7 +267,7 @@ class Block {
   void flush_logs(int warp, std::uint32_t open = 0);
   SiteId here(Site site) { return sites_.id(site, running_thread->caller); }
   void log(Thread& thread, AccessKind kind, int tensor, std::uintptr_t address, int bytes, SiteId site);
-  void check_barrier(const Barrier& barrier, int id, int count, bool wait, Site site);
+  void check_barrier(const Barrier& barrier, int id, int count, Arrival arrival, Site site);
   void complete(Barrier& barrier);
   void move_data(AsyncCopy& copy);
   void let_copies_arrive();

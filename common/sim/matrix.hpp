@@ -1,4 +1,4 @@
-// ldmatrix and mma.sync of the simulated GPU, with the fragment layouts of the PTX manual ("Warp-level matrix
+// ldmatrix, stmatrix and mma.sync of the simulated GPU, with the fragment layouts of the PTX manual ("Warp-level matrix
 // instructions"); the twin of common/ptx/matrix.hpp.
 #pragma once
 
@@ -44,6 +44,11 @@ void ldmatrix(const char* operation, std::uint32_t (&result)[Count], SharedAddre
     }
   });
 }
+
+struct StmatrixOperand {
+  const std::uint32_t* matrices;
+  std::uint16_t row[8];  // the one whose address the lane gave
+};
 
 template <typename Element>
 TensorCoreOperand element_of(std::uint32_t pair, int i) {
@@ -108,6 +113,23 @@ inline void ldmatrix_x4_trans(std::uint32_t (&result)[4], SharedAddress row, Sit
 }
 inline void ldmatrix_x2_trans(std::uint32_t (&result)[2], SharedAddress row, Site site = Site::here()) {
   detail::ldmatrix<2, true>("ldmatrix.x2.trans", result, row, site);
+}
+
+/// stmatrix.sync.aligned.m8n8.x4.shared.b16: stores 4 matrices of 8 by 8 16-bit elements. Lane 8i + r gives the address
+/// of row r of matrix i; of matrix i, lane l holds columns 2(l mod 4) and the next of row l/4 in matrices[i].
+inline void stmatrix_x4(SharedAddress row, const std::uint32_t (&matrices)[4], Site site = Site::here()) {
+  require_capability(90, "stmatrix", site);
+  detail::StmatrixOperand mine{matrices, {}};
+  Block& block = this_block();
+  block.meet_aligned("stmatrix.x4", mine, site, [](detail::StmatrixOperand** lanes) {
+    for (int to = 0; to < 32; ++to) {
+      for (int pair = 0; pair < 4; ++pair) {
+        std::memcpy(&lanes[to]->row[2 * pair], &lanes[to % 8 * 4 + pair]->matrices[to / 8], 4);
+      }
+    }
+  });
+  block.write_shared(row.data, 16, SharedAccess::stmatrix, row.place, mine.row, site);
+  std::memcpy(row.data, mine.row, 16);
 }
 
 /// mma.sync.aligned.m16n8k16.row.col.f32: d += a·b with fp16 or bf16 operands and fp32 sums. Lane l holds rows l/4 and

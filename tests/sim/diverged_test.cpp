@@ -15,6 +15,7 @@ namespace {
 enum class Diverged {
   two_products,
   two_loads,
+  two_stores,
   two_barriers,
   two_named_barriers,
   through_functions,
@@ -52,6 +53,13 @@ __global__ void diverged_kernel(Diverged what) {
         ldmatrix_x4(a.value, address);
       } else {
         ldmatrix_x4(a.value, address);
+      }
+      break;
+    case Diverged::two_stores:
+      if (lane % 2 == 0) {
+        stmatrix_x4(address, a.value);
+      } else {
+        stmatrix_x4(address, a.value);
       }
       break;
     case Diverged::two_barriers:
@@ -123,6 +131,7 @@ TEST_CASE("lanes that come to one kind of instruction from different places are 
   expect_diverged(Diverged::two_products, {"a warp comes to mma.sync as a whole, but lanes ",
                                            "mma_m16n8k16<half>(d[0].value, a.value, b.value[0]);",
                                            "mma_m16n8k16<half>(d[1].value, a.value, b.value[1]);"});
+  expect_diverged(Diverged::two_stores, {"a warp comes to stmatrix.x4 as a whole, but lanes "});
   expect_diverged(Diverged::two_loads, {"a warp comes to ldmatrix.x4 as a whole, but lanes "});
   expect_diverged(Diverged::two_barriers, {"a warp comes to __syncthreads as a whole, but lanes "});
   expect_diverged(Diverged::two_named_barriers, {"a warp comes to named barrier 1 as a whole, but lanes "});

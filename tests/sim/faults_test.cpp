@@ -736,7 +736,17 @@ enum class Barrier {
   bad_id,
   diverged_ids,
   sync_and_arrive,
-  arrives_twice
+  arrives_twice,
+  vote_early_return,
+  vote_count_not_a_multiple,
+  vote_counts_differ,
+  vote_bad_id,
+  vote_twice,
+  vote_and_sync,
+  vote_and_arrive,
+  sync_and_vote,
+  vote_and_arrive_of_one_warp,
+  vote_without_barrier
 };
 
 __global__ void barrier_kernel(Barrier what) {
@@ -794,6 +804,59 @@ __global__ void barrier_kernel(Barrier what) {
       named_barrier_arrive(1 + warp / 2, 64 + 64 * (warp / 2));
       if (warp == 2) named_barrier_arrive(2, 128);
       break;
+    case Barrier::vote_early_return:
+      if (warp == 2) return;
+      named_barrier_any(1, 128, false);
+      break;
+    case Barrier::vote_count_not_a_multiple:
+      named_barrier_any(1, 40, true);
+      break;
+    case Barrier::vote_counts_differ:
+      named_barrier_any(1, warp == 0 ? 64 : 128, true);
+      break;
+    case Barrier::vote_bad_id:
+      named_barrier_any(16, 128, true);
+      break;
+    case Barrier::vote_twice:
+      if (lane < 16) {
+        named_barrier_any(1, 128, true);
+      } else {
+        named_barrier_any(1, 128, true);
+      }
+      break;
+    case Barrier::vote_and_sync:  // whoever comes first
+      if (warp % 2 == 0) {
+        named_barrier_any(1, 128, true);
+      } else {
+        named_barrier_sync(1, 128);
+      }
+      break;
+    case Barrier::vote_and_arrive:
+      if (warp == 3) {
+        named_barrier_any(1, 128, true);
+      } else {
+        named_barrier_arrive(1, 128);
+      }
+      break;
+    case Barrier::sync_and_vote:  // at one barrier one after another, which is right
+      for (int round = 0; round < 3; ++round) {
+        named_barrier_sync(1, 128);
+        named_barrier_any(1, 128, round == 1);
+        named_barrier_any(1, 128, round == 2);
+      }
+      break;
+    case Barrier::vote_and_arrive_of_one_warp:
+      if (lane < 16) {
+        named_barrier_any(1, 128, true);
+      } else {
+        named_barrier_arrive(1, 128);
+      }
+      break;
+    case Barrier::vote_without_barrier:  // a vote of two warps each orders nothing for the others
+      x.store(thread, 1.0f);
+      named_barrier_any(1 + warp / 2, 64, true);
+      x.load(127 - thread);
+      break;
   }
 }
 
@@ -843,6 +906,63 @@ TEST_CASE("lanes of one warp that do different things at a barrier are reported"
                        {"warp 1, lanes 0-15 wait at named barrier 1", "warp 1, lanes 16-31 wait at named barrier 2"});
 }
 
+TEST_CASE("a vote at a barrier has the faults of a barrier") {
+  expect_barrier_fault(Barrier::vote_early_return, "barrier not reached by all",
+                       {"named barrier 1 waits for 128 threads: 96 are there, 32 have exited"});
+  expect_barrier_fault(Barrier::vote_count_not_a_multiple, "bad barrier",
+                       {"named barrier 1 for 40 threads", "multiple of 32"});
+  expect_barrier_fault(Barrier::vote_counts_differ, "bad barrier", {"but others came there for"});
+  expect_barrier_fault(Barrier::vote_bad_id, "bad barrier", {"named barrier 16", "barriers 0 to 15"});
+  expect_barrier_fault(Barrier::vote_twice, "diverged warp", {"a warp comes to named barrier 1 as a whole"});
+  expect_barrier_fault(Barrier::vote_and_arrive_of_one_warp, "diverged warp", {"at named barrier 1, this one"});
+  for (const std::uint64_t seed : kSeeds) {
+    Machine machine(seed, 1);
+    const auto fault = fault_of(machine, {"probe", {1}, 128, 512}, barrier_kernel, Barrier::vote_without_barrier);
+    REQUIRE(fault.has_value());
+    INFO(fault->what());
+    CHECK((fault->kind == "data race" || fault->kind == "unwritten shared memory"));
+  }
+}
+
+TEST_CASE("a vote at a barrier to which others come without one is reported; one after the other is none") {
+  expect_barrier_fault(Barrier::vote_and_sync, "bad barrier", {"vote of named barrier 1, to which others came"});
+  expect_barrier_fault(Barrier::vote_and_arrive, "bad barrier", {"vote of named barrier 1, to which others came"});
+  for (const std::uint64_t seed : kSeeds) {
+    Machine machine(seed, 1);
+    const auto fault = fault_of(machine, {"probe", {1}, 128, 512}, barrier_kernel, Barrier::sync_and_vote);
+    if (fault) FAIL_CHECK(fault->what());
+    CHECK(machine.counters().barriers == 9);
+  }
+}
+
+__global__ void vote_kernel(GlobalTensor<int> out) {
+  auto& x = shared_storage<SharedVector<float, 128>>();
+  const int thread = int(threadIdx.x), warp = thread / 32;
+  const auto result = out.head(0, 0);  // [4, 128]
+  // Nobody, one thread, all; and two pairs of warps at the same time, of which one has a thread that votes.
+  result.store(0, thread, named_barrier_any(1, 128, false) ? 1 : 0);
+  result.store(1, thread, named_barrier_any(1, 128, thread == 77) ? 1 : 0);
+  result.store(2, thread, named_barrier_any(1, 128, true) ? 1 : 0);
+  x.store(thread, 1.0f);
+  result.store(3, thread, named_barrier_any(1 + warp % 2, 64, thread == 35) ? 1 : 0);
+  x.load((thread + 64) % 128);  // of the other warp of the pair
+}
+
+TEST_CASE("a vote at a barrier is true for all who meet there if it is for one of them, and orders what they did") {
+  for (const std::uint64_t seed : kSeeds) {
+    Machine machine(seed, 1);
+    Tensor<int> out("out", 4, 128);
+    machine.launch({"vote", {1}, 128, 512}, vote_kernel, GlobalTensor<int>(out.ref()));
+    for (int thread = 0; thread < 128; ++thread) {
+      INFO("schedule seed " << seed << ", thread " << thread);
+      CHECK(out[thread] == 0);
+      CHECK(out[128 + thread] == 1);
+      CHECK(out[256 + thread] == 1);
+      CHECK(out[384 + thread] == thread / 32 % 2);
+    }
+  }
+}
+
 // -- Warp collectives
 
 enum class Collective {
@@ -854,6 +974,7 @@ enum class Collective {
   bad_width,
   masks_disagree,
   ldmatrix_alone,
+  stmatrix_alone,
   syncwarp_exited
 };
 
@@ -899,6 +1020,11 @@ __global__ void collective_kernel(Collective what) {
       }
       break;
     }
+    case Collective::stmatrix_alone: {
+      const std::uint32_t fragment[4] = {};
+      if (threadIdx.x < 8) stmatrix_x4(tile.address(lane, 0), fragment);
+      break;
+    }
     case Collective::syncwarp_exited:
       if (lane == 31) return;
       __syncwarp();
@@ -916,6 +1042,62 @@ TEST_CASE("a collective that waits for lanes that have exited is reported") {
                            "warp 1, lanes 0-19 wait at __shfl_xor_sync for lanes 20-31"});
   expect_collective_fault(Collective::syncwarp_exited, "exited lanes", {"__syncwarp waits for lanes 31"});
   expect_collective_fault(Collective::ldmatrix_alone, "exited lanes", {"ldmatrix.x2 waits for lanes 8-31"});
+  expect_collective_fault(Collective::stmatrix_alone, "exited lanes", {"stmatrix.x4 waits for lanes 8-31"});
+}
+
+struct StmatrixStorage {
+  SharedTile<half, 16, 24> tile;
+};
+
+enum class Stmatrix { right, not_written_before, read_without_order, beyond_tile, two_to_one_row };
+
+__global__ void stmatrix_kernel(GlobalTensor<half> out, Stmatrix what) {
+  auto& tile = shared_storage<StmatrixStorage>().tile;
+  const int lane = int(threadIdx.x), row = lane % 16, col = lane / 16 * 8;
+  std::uint32_t matrices[4];
+  for (int i = 0; i < 4; ++i) {
+    const float first = float(64 * i + lane / 4 * 8 + lane % 4 * 2);
+    matrices[i] = pack<half>(first, first + 1);
+  }
+  if (what == Stmatrix::beyond_tile) {
+    stmatrix_x4(tile.address(row, 2 * col + 8), matrices);
+  } else if (what == Stmatrix::two_to_one_row) {
+    stmatrix_x4(tile.address(row / 2 * 2, col), matrices);
+  } else {
+    stmatrix_x4(tile.address(row, col), matrices);
+  }
+  if (what != Stmatrix::read_without_order) __syncwarp();
+  const int read = what == Stmatrix::not_written_before ? 24 : 16;
+  for (int i = lane; i < 16 * read; i += 32) out.head(0, 0).store(i / read, i % read, tile.load(i / read, i % read));
+}
+
+TEST_CASE("stmatrix writes its rows as stores do: what no lane wrote, races and bounds are faults") {
+  Tensor<half> out("out", 16, 24);
+  const auto expect = [&](Stmatrix what, const std::string& kind, const Texts& texts) {
+    expect_fault(kind, texts, {"probe", {1}, 32, sizeof(StmatrixStorage)}, stmatrix_kernel,
+                 GlobalTensor<half>(out.ref()), what);
+  };
+  expect(Stmatrix::not_written_before, "unwritten shared memory", {"column 16"});
+  expect(Stmatrix::read_without_order, "data race", {"the write of byte", "stmatrix_x4("});
+  expect(Stmatrix::beyond_tile, "out of bounds", {"columns 24 to 31"});
+  expect(Stmatrix::two_to_one_row, "data race", {"write of row", "stmatrix_x4("});
+}
+
+TEST_CASE("stmatrix gathers each row from the lanes that hold it") {
+  for (const std::uint64_t seed : kSeeds) {
+    INFO("schedule seed " << seed);
+    Tensor<half> out("out", 16, 24);
+    Machine machine(seed, 1);
+    machine.launch({"stmatrix", {1}, 32, sizeof(StmatrixStorage)}, stmatrix_kernel, GlobalTensor<half>(out.ref()),
+                   Stmatrix::right);
+    // Lane 8i + r named the row: matrices 0 and 1 stand above each other, 2 and 3 beside them.
+    for (int row = 0; row < 16; ++row) {
+      for (int col = 0; col < 16; ++col) {
+        const int matrix = col / 8 * 2 + row / 8;
+        CHECK(to_float(out[row * 24 + col]) == float(64 * matrix + row % 8 * 8 + col % 8));
+      }
+    }
+  }
 }
 
 TEST_CASE("a collective with a wrong mask or width is reported") {

@@ -473,6 +473,8 @@ struct StoreStorage {
 
 enum class Out {
   right,
+  by_stmatrix,
+  by_stmatrix_no_fence,
   fence_by_issuer,
   no_fence,
   fence_too_early,
@@ -492,7 +494,23 @@ __global__ void store_kernel(const __grid_constant__ TensorMap map, Out what) {
   for (int col = 0; col < (what == Out::unwritten && row == 5 ? 63 : 64); ++col) {
     shared.tile.store(row, col, std::uint16_t(row * 1000 + col));
   }
-  if (what != Out::no_fence && what != Out::fence_too_early && what != Out::fence_by_issuer) async_proxy_fence();
+  if (what == Out::by_stmatrix || what == Out::by_stmatrix_no_fence) {
+    // The same numbers once more, after the others are fenced, through rows that are exchanged among the lanes.
+    async_proxy_fence();
+    __syncwarp();
+    const int lane = row % 32, warp_row = row / 32 * 32;
+    for (int col = 0; col < 64; col += 8) {
+      std::uint32_t matrices[4];
+      for (int i = 0; i < 4; ++i) {
+        const int first = (warp_row + 8 * i + lane / 4) * 1000 + col + lane % 4 * 2;
+        matrices[i] = std::uint32_t(std::uint16_t(first)) | std::uint32_t(std::uint16_t(first + 1)) << 16;
+      }
+      stmatrix_x4(shared.tile.address(row, col), matrices);
+    }
+  }
+  if (what != Out::no_fence && what != Out::by_stmatrix_no_fence && what != Out::fence_too_early &&
+      what != Out::fence_by_issuer)
+    async_proxy_fence();
   if (what != Out::no_barrier) __syncthreads();
   if (row == 0) {
     const int at[2] = {0, 0};
@@ -517,7 +535,7 @@ struct StoreTest {
 };
 
 TEST_CASE("a TMA store writes what was fenced for it, by the writers or by its issuer") {
-  for (const Out what : {Out::right, Out::fence_by_issuer, Out::overwritten_after_wait}) {
+  for (const Out what : {Out::right, Out::by_stmatrix, Out::fence_by_issuer, Out::overwritten_after_wait}) {
     StoreTest test;
     expect_clean(kStore, store_kernel, test.map, what);
     for (int i = 0; i < 64 * 64; ++i) REQUIRE(test.x[i] == std::uint16_t(i / 64 * 1000 + i % 64));
@@ -528,6 +546,7 @@ TEST_CASE("plain writes that a TMA store reads without a proxy fence are a fault
   StoreTest test;
   test.expect(Out::no_fence, {"missing proxy fence"},
               {"TMA store of tile at byte", "async_proxy_fence()", "written by thread 0"});
+  test.expect(Out::by_stmatrix_no_fence, {"missing proxy fence"}, {"TMA store of tile at byte", "stmatrix_x4("});
   test.expect(Out::fence_too_early, {"missing proxy fence"}, {"TMA store of tile at byte"});
 }
 

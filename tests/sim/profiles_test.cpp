@@ -18,7 +18,19 @@ namespace {
 
 const GpuProfile kVolta{"v100", "V100", {70, 96 * 1024}};  // older than any profile
 
-enum class Instruction { mma_fp16, mma_bf16, copy, zero, commit, wait, ldmatrix, ldmatrix_trans, later, hopper_only };
+enum class Instruction {
+  mma_fp16,
+  mma_bf16,
+  copy,
+  zero,
+  commit,
+  wait,
+  ldmatrix,
+  ldmatrix_trans,
+  stmatrix,
+  later,
+  hopper_only
+};
 
 struct InstructionStorage {
   SharedTile<half, 32, 8> tile;
@@ -55,6 +67,9 @@ __global__ void instruction_kernel(GlobalTensor<const half> x, Instruction what)
       break;
     case Instruction::ldmatrix_trans:
       ldmatrix_x2_trans(b, shared.tile.address(lane % 16, 0));
+      break;
+    case Instruction::stmatrix:
+      stmatrix_x4(shared.tile.address(lane, 0), a);
       break;
     case Instruction::later:
       require_capability(90, "something later", Site::here());
@@ -93,6 +108,9 @@ TEST_CASE("an instruction that the GPU lacks is a fault that says what it needs"
   expect_missing(t4, Instruction::wait, "cp.async.wait_group needs compute capability 8.0");
   expect_missing(kVolta, Instruction::ldmatrix, "ldmatrix needs compute capability 7.5; this GPU, the V100, has 7.0");
   expect_missing(kVolta, Instruction::ldmatrix_trans, "ldmatrix needs compute capability 7.5");
+  expect_missing(gpu_profile("a100"), Instruction::stmatrix,
+                 "stmatrix needs compute capability 9.0; this GPU, the A100");
+  CHECK(!fault_on(gpu_profile("h200"), Instruction::stmatrix).has_value());
   for (const char* name : {"a100", "rtx4090", "t4"}) {
     expect_missing(gpu_profile(name), Instruction::later, "something later needs compute capability 9.0; this GPU");
     expect_missing(gpu_profile(name), Instruction::hopper_only, "needs compute capability 9.0 exactly; this GPU");
