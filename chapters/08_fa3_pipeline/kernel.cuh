@@ -227,8 +227,10 @@ __global__ void __launch_bounds__(C::Threads, 1)
       for (; kv_block >= (masked ? whole_kv_blocks : 0); --kv_block) {
         k = next_place();
         const RingPlace<C::Slots> v = next_place();
-        if constexpr (C::Consumers == 4) {  // short turns are what counts: the descriptors are made before
-          const MatrixDescriptor Q = q_matrix(), K = k_matrix(k), V = v_matrix(v);
+        MatrixDescriptor K = k_major(smem.KV[k.stage]), V = mn_major(smem.KV[v.stage]);
+        if constexpr (C::Consumers == 4) {  // short turns are what counts: all that can be is done before
+          const MatrixDescriptor Q = q_matrix();
+          K = uniform(K), V = uniform(V);
           wait_for_turn();
           wait_for(k);
           issue_scores(Q, K);
@@ -236,8 +238,10 @@ __global__ void __launch_bounds__(C::Threads, 1)
           issue_output(V);
         } else {
           wait_for_turn();
-          start_scores(k);
-          start_output(v);
+          wait_for(k);
+          issue_scores(q_matrix(), uniform(K));
+          wait_for(v);
+          issue_output(uniform(V));
         }
         pass_turn();
         track.mark(WaitsForScores);
@@ -302,7 +306,7 @@ __global__ void __launch_bounds__(C::Threads, 1)
 #pragma unroll
       for (int i = 0; i < C::OutputPlaces; ++i) {
         smem.full[output_place.stage].wait(output_place.parity);
-        if (i == warpgroup / C::WarpgroupsOfPlace) {
+        if (i == warpgroup) {
           output_slot = output_place.stage;
         } else {
           release(output_place);
@@ -390,7 +394,7 @@ void launch_tile(const AttentionCall& call, const LaunchOptions& options, Machin
   } else if (options.variant == "no-overlap") {
     launch_config<Element, Config<HeadDim, Consumers, BlockKV, Slots, QSlots, true, true, false>>(call, machine);
   } else {
-    launch_config<Element, Config<HeadDim, Consumers, BlockKV, HeadDim == 64 ? 6 : 4, QSlots>>(call, machine);
+    launch_config<Element, Config<HeadDim, Consumers, BlockKV, 4, QSlots>>(call, machine);
   }
 }
 
@@ -402,7 +406,7 @@ void launch(const AttentionCall& call, const LaunchOptions& options, Machine& ma
     if (options.timeline) return launch_config<Element, Config<64, 3, 128, 8, 2>, true>(call, machine);
     return launch_config<Element, Config<64, 3, 128, 8, 2>>(call, machine);
   }
-  if (d == 128) return launch_tile<Element, 128, 2, 128, 6, 1>(call, options, machine);
+  if (d == 128) return launch_tile<Element, 128, 2, 128, 5, 1>(call, options, machine);
   launch_tile<Element, 256, 2, 64, 5, 1>(call, options, machine);
 }
 

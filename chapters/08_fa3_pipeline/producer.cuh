@@ -1,6 +1,7 @@
 // Chapter 08: what a block's shared memory holds, and who fills it. The ring holds the tiles of K and V in the order in
-// which they are used, and after the last V of a tile of Q empty places through which its output leaves: K, K, V, K, V,
-// ..., K, V, V, O, and on with the next tile of Q. So the output does not keep the place of Q, and the next Q can come.
+// which they are used: K, K, V, K, V, ..., K, V, V, across the tiles of Q. At d = 256, where there is no room for O, the
+// consumers' outputs leave through places of the ring too: K, K, V, ..., K, V, V, O, O. In Q's place, which would do,
+// they would keep the next Q from coming.
 #pragma once
 
 #include "common/kernel/attention_shape.hpp"
@@ -24,8 +25,7 @@ struct Config {
   static constexpr bool Specialized = Specialized_, PingPong = PingPong_, Overlap = Overlap_;
 
   static constexpr int BlockQ = Consumers * WarpgroupRows;
-  static constexpr int OutputPlaces = HeadDim == 64 ? 0 : ceil_div(BlockQ, BlockKV);
-  static constexpr int WarpgroupsOfPlace = BlockKV / WarpgroupRows;  // whose output a place has room for
+  static constexpr int OutputPlaces = HeadDim == 256 ? Consumers : 0;  // of the ring; 0: O has a place of its own
   static_assert(Slots >= OutputPlaces + 2, "the next K is waited for before the output has left");
   static constexpr int Threads = 128 * (Consumers + (Specialized ? 1 : 0));
   // Of a thread, a multiple of 8: all together at most the 65536 of an SM.
@@ -37,15 +37,19 @@ template <typename Element, typename C>
 struct Storage {
   using Rows = SharedTile<Element, WarpgroupRows, C::HeadDim, Swizzle128>;
   SharedTile<Element, C::BlockKV, C::HeadDim, Swizzle128> KV[C::Slots];
-  Rows Q[C::QSlots + (C::OutputPlaces == 0 ? 1 : 0)][C::Consumers];
+  Rows Q[C::QSlots + (C::OutputPlaces == 0 ? 1 : 0)][C::Consumers];  // the last is O's
   Mbarrier q_full[C::QSlots], q_empty[C::QSlots];
   Mbarrier full[C::Slots], empty[C::Slots];
   SHARED_MEMBERS(KV, Q, q_full, q_empty, full, empty);
 
-  /// Where a warpgroup's output leaves: its part of a place of the ring, or a place of its own.
+  /// Where a warpgroup's output leaves.
   __device__ __forceinline__ Rows& output(int slot, int warpgroup) {
-    if constexpr (C::OutputPlaces == 0) return Q[C::QSlots][warpgroup];
-    return reinterpret_cast<Rows*>(&KV[slot])[warpgroup % C::WarpgroupsOfPlace];
+    if constexpr (C::OutputPlaces == 0) {
+      return Q[C::QSlots][warpgroup];
+    } else {
+      static_assert(C::BlockKV == WarpgroupRows, "a place has room for one warpgroup's output");
+      return KV[slot];
+    }
   }
 };
 

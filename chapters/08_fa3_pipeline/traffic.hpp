@@ -33,11 +33,11 @@ inline std::string refusal(const Problem& p, const LaunchOptions& options) {
                               : "128x64");
 }
 
-/// sizeof(Storage) in kernel.cuh: the slots of K and V, those of Q, and the barriers.
+/// sizeof(Storage) in producer.cuh: the slots of K and V, those of Q and O, and the barriers.
 inline std::size_t shared_bytes(const Problem& p, const LaunchOptions& options) {
-  const std::int64_t slots = options.variant == "stages-2" ? 4 : p.head_dim > 64 ? 5 : options.block_kv == 64 ? 8 : 6;
-  const std::int64_t q_slots = p.head_dim == 256 ? 1 : 2;
-  return std::size_t(2 * p.head_dim * (q_slots * options.block_q + slots * options.block_kv) +
+  const std::int64_t slots = options.variant == "stages-2" ? 4 : p.head_dim > 64 ? 5 : options.block_kv == 64 ? 12 : 8;
+  const std::int64_t q_slots = p.head_dim == 64 ? 2 : 1, o_slots = p.head_dim == 256 ? 0 : 1;
+  return std::size_t(2 * p.head_dim * ((q_slots + o_slots) * options.block_q + slots * options.block_kv) +
                      8 * 2 * (q_slots + slots));
 }
 
