@@ -9,7 +9,7 @@
 #define FLASH_ASM_80(...) asm volatile(__VA_ARGS__)
 #endif
 
-/// From compute capability 9.0 on: mbarriers that count bytes, the copy engine.
+/// From compute capability 9.0 on: mbarriers that count bytes, the copy engine, stmatrix.
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
 #define FLASH_ASM_90(...) __trap()
 #else

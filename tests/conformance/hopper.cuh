@@ -1,6 +1,7 @@
-// Hopper's primitives: what the copy engine brings and takes, and products of a warpgroup, over all swizzles, majors
-// and the numbers of columns that chapters use. Operands are read from shared memory that is full of random numbers, so
-// that a product is right only if each element of it was read from where hardware reads it.
+// What Hopper's chapters use: what the copy engine brings and takes, matrices that a warp stores, votes at named
+// barriers, and products of a warpgroup, over all swizzles, majors and the numbers of columns that chapters use.
+// Operands are read from shared memory that is full of random numbers, so that a product is right only if each element
+// of it was read from where hardware reads it.
 #pragma once
 
 #include <algorithm>
@@ -112,6 +113,57 @@ void run_boxes(Machine& machine, std::vector<Output>& outputs) {
   }
 }
 
+// -- stmatrix: four matrices of random numbers, their rows in another order than the lanes', into a tile
+
+template <typename Layout>
+struct MatricesStorage {
+  SharedTile<half, 16, 64, Layout> tile;
+  SHARED_MEMBERS(tile);
+};
+
+template <typename Layout>
+__global__ void stmatrix_kernel(GlobalTensor<const unsigned> in, GlobalTensor<half> out) {
+  auto& tile = shared_storage<MatricesStorage<Layout>>().tile;
+  const int lane = int(threadIdx.x);
+  for (int i = lane; i < 16 * 64; i += 32) tile.store(i / 64, i % 64, from_float<half>(float(i)));
+  __syncwarp();
+  std::uint32_t matrices[4];
+  for (int i = 0; i < 4; ++i) matrices[i] = in.head(0, 0).load(i, lane);
+  stmatrix_x4(tile.address(lane * 5 % 16, 24 + lane / 16 * 16), matrices);
+  __syncwarp();
+  for (int i = lane; i < 16 * 64; i += 32) out.head(0, 0).store(i / 64, i % 64, tile.load(i / 64, i % 64));
+}
+
+template <typename Layout>
+void run_stmatrix(Machine& machine, const std::string& name, std::vector<Output>& outputs) {
+  std::vector<std::uint32_t> numbers(4 * 32);
+  for (std::size_t i = 0; i < numbers.size(); ++i) numbers[i] = std::uint32_t(test::hash(31, i));
+  const Array<unsigned> in(machine, "in", 4, 32, numbers.data());
+  Array<half> out(machine, "out", 16, 64);
+  machine.launch({"stmatrix", {1}, 32, sizeof(MatricesStorage<Layout>)}, stmatrix_kernel<Layout>, in.in(), out.out());
+  outputs.push_back(out.output("stmatrix " + name));
+}
+
+// -- Votes at a named barrier: of all four warps and of two pairs of them, each in turn with a thread that is for it
+
+constexpr int VoteRounds = 24;
+
+__global__ void barrier_vote_kernel(GlobalTensor<unsigned> out) {
+  const int thread = int(threadIdx.x), pair = thread / 64;
+  const auto result = out.head(0, 0);  // [2 * VoteRounds, 128]
+  for (int round = 0; round < VoteRounds; ++round) {
+    const int voter = round * 37 % 160;  // in some rounds nobody
+    result.store(2 * round, thread, named_barrier_any(1, 128, thread == voter) ? 1u : 0u);
+    result.store(2 * round + 1, thread, named_barrier_any(2 + pair, 64, thread == voter) ? 1u : 0u);
+  }
+}
+
+inline void run_barrier_votes(Machine& machine, std::vector<Output>& outputs) {
+  Array<unsigned> out(machine, "out", 2 * VoteRounds, 128);
+  machine.launch({"barrier_vote", {1}, 128}, barrier_vote_kernel, out.out());
+  outputs.push_back(out.output("votes at named barriers"));
+}
+
 // -- wgmma
 
 enum class Left { registers, k, mn };  // where the left operand comes from, and its major
@@ -213,6 +265,10 @@ inline std::vector<Output> run_hopper(Machine& machine) {
   run_boxes<3>(machine, outputs);
   run_boxes<4>(machine, outputs);
   run_boxes<5>(machine, outputs);
+  run_stmatrix<RowMajor>(machine, "RowMajor", outputs);
+  run_stmatrix<Padded16>(machine, "Padded16", outputs);
+  run_stmatrix<Swizzle128>(machine, "Swizzle128", outputs);
+  run_barrier_votes(machine, outputs);
   run_wgmmas<Left::registers, Major::k>(machine, "wgmma registers, k", outputs);
   run_wgmmas<Left::registers, Major::mn>(machine, "wgmma registers, mn", outputs);
   run_wgmmas<Left::k, Major::k>(machine, "wgmma k, k", outputs);

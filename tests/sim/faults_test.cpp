@@ -1067,7 +1067,7 @@ __global__ void stmatrix_kernel(GlobalTensor<half> out, Stmatrix what) {
     stmatrix_x4(tile.address(row, col), matrices);
   }
   if (what != Stmatrix::read_without_order) __syncwarp();
-  const int read = what == Stmatrix::not_written_before ? 24 : 16;
+  const int read = what == Stmatrix::not_written_before ? 17 : 16;
   for (int i = lane; i < 16 * read; i += 32) out.head(0, 0).store(i / read, i % read, tile.load(i / read, i % read));
 }
 
@@ -1078,9 +1078,16 @@ TEST_CASE("stmatrix writes its rows as stores do: what no lane wrote, races and 
                  GlobalTensor<half>(out.ref()), what);
   };
   expect(Stmatrix::not_written_before, "unwritten shared memory", {"column 16"});
-  expect(Stmatrix::read_without_order, "data race", {"the write of byte", "stmatrix_x4("});
   expect(Stmatrix::beyond_tile, "out of bounds", {"columns 24 to 31"});
   expect(Stmatrix::two_to_one_row, "data race", {"write of row", "stmatrix_x4("});
+  for (const std::uint64_t seed : kSeeds) {
+    Machine machine(seed, 1);
+    const auto fault = fault_of(machine, {"probe", {1}, 32, sizeof(StmatrixStorage)}, stmatrix_kernel,
+                                GlobalTensor<half>(out.ref()), Stmatrix::read_without_order);
+    REQUIRE(fault.has_value());
+    INFO(fault->what());
+    CHECK((fault->kind == "data race" || fault->kind == "unwritten shared memory"));
+  }
 }
 
 TEST_CASE("stmatrix gathers each row from the lanes that hold it") {
