@@ -178,9 +178,11 @@ __global__ void __launch_bounds__(C::Threads, 1)
     for (int i = 0; i < blocks; ++i) {
       pass_tile();
       if (i > 0) pass_tile();
-      if (i >= turns) continue;
-      wait_for_turn();
-      pass_turn();
+      if (i < turns) {
+        wait_for_turn();
+        pass_turn();
+      }
+      load_ahead(1, false);
     }
   };
 

@@ -37,7 +37,13 @@ __device__ __forceinline__ bool elect_one() {
 
 /// `value`, which must be the same in all lanes of the warp, in a form that lets the compiler know it: a reduction
 /// leaves its result in a uniform register, and what is computed from it stays in such registers.
-__device__ __forceinline__ int uniform(int value) { return int(__reduce_max_sync(0xffffffffu, unsigned(value))); }
+__device__ __forceinline__ int uniform(int value) {
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 800
+  return int(__reduce_max_sync(0xffffffffu, unsigned(value)));
+#else
+  return value;
+#endif
+}
 
 /// Clocks of this SM since some moment.
 __device__ __forceinline__ std::uint64_t clock_stamp() { return std::uint64_t(clock64()); }
