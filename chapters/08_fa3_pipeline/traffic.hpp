@@ -65,7 +65,8 @@ inline ChapterInfo info() {
   chapter.tiles = {{128, 128}, {256, 64}, {192, 128}, {128, 64}};
   // With 64 columns the tiles of 256 rows start and end sooner, those of 128 keys have fewer softmax steps.
   chapter.preferred_tile = [](const Problem& p) {
-    return p.head_dim == 64 && std::max(p.seq_q, p.seq_kv) > 4096 ? TileShape{192, 128} : TileShape{0, 0};
+    const bool long_and_full = !p.causal && std::max(p.seq_q, p.seq_kv) > 4096;
+    return p.head_dim == 64 && long_and_full ? TileShape{192, 128} : TileShape{0, 0};
   };
   chapter.shared_bytes = shared_bytes;
   chapter.needs = {90, true, "TMA, wgmma, setmaxnreg"};

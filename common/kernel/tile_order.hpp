@@ -17,7 +17,8 @@ namespace flash {
 /// Causal tiles are not. Sorted by length, the longest first, and dealt out to the blocks from left to right in one
 /// wave and from right to left in the next, they give each block nearly the same sum. Sorting the tiles of all heads
 /// would bring K and V of all of them through the L2 cache again and again, so it is done for a group of heads whose K
-/// and V fit, and a group gets whole pairs of waves.
+/// and V fit, and a group gets whole pairs of waves. Where these have more places than the group has tiles, some blocks
+/// get none in the second: other blocks in each group, since the blocks move up by so many from group to group.
 struct TileOrder {
   static constexpr std::int64_t GroupBytes = 24 << 20;  // of K and V, about half of an H100's L2 cache
 
@@ -25,8 +26,9 @@ struct TileOrder {
   bool causal;
   int group_heads, group_waves, waves;
   int last_group, last_heads;  // the last group's number, and its heads: as many as are left
+  int group_idle;              // places of a group without a tile
   // What `find` divides by; by_tiles is the number of heads for causal and that of a head's tiles for full attention.
-  Divisor by_waves, by_heads, by_tiles, by_tiles_of_last;
+  Divisor by_waves, by_heads, by_blocks, by_tiles, by_tiles_of_last;
 
   /// For `blocks` blocks, tiles of `block_q` rows, elements of 2 bytes.
   TileOrder(const AttentionShape& shape, int block_q, int blocks)
@@ -47,7 +49,9 @@ struct TileOrder {
     last_group = ceil_div(batch_heads, group_heads) - 1;
     last_heads = batch_heads - last_group * group_heads;
     waves = (last_group + 1) * group_waves;
+    group_idle = int(std::int64_t(group_waves) * blocks - std::int64_t(group_heads) * q_blocks) % blocks;
     by_waves = Divisor(group_waves);
+    by_blocks = Divisor(blocks);
     by_heads = Divisor(heads);
     by_tiles = Divisor(causal ? group_heads : q_blocks);
     by_tiles_of_last = Divisor(causal ? last_heads : q_blocks);
@@ -60,7 +64,8 @@ struct TileOrder {
       const int group = by_waves.quotient(wave), in_group = wave - group * group_waves;
       const bool last = group == last_group;
       const int heads_of_group = last ? last_heads : group_heads;
-      const int from_left = causal && in_group % 2 == 1 ? blocks - 1 - block : block;
+      const int moved = block + group * group_idle, place = moved - by_blocks.quotient(moved) * blocks;
+      const int from_left = causal && in_group % 2 == 1 ? blocks - 1 - place : place;
       const int tile = in_group * blocks + from_left;
       if (tile >= heads_of_group * q_blocks) continue;
       const int quotient = (last ? by_tiles_of_last : by_tiles).quotient(tile);
