@@ -32,8 +32,7 @@ template <typename Element, typename C, bool Traced>
 __global__ void __launch_bounds__(C::Threads, 1)
     fa3_kernel(const __grid_constant__ TensorMap q_map, const __grid_constant__ TensorMap k_map,
                const __grid_constant__ TensorMap v_map, const __grid_constant__ TensorMap o_map,
-               GlobalTensor<float> lse, AttentionShape shape, TileOrder order,
-               GlobalTensor<unsigned long long> timeline) {
+               GlobalTensor<float> lse, AttentionShape shape, TileOrder order, GlobalTensor<unsigned> timeline) {
   // Beside S, P and O there is room for Q at d = 128. A product of scores then reads 4096 bytes of shared memory in its
   // 64 clocks and not 6144, of the 8192 that there are.
   constexpr bool QInRegisters = C::HeadDim == 128;
@@ -55,7 +54,7 @@ __global__ void __launch_bounds__(C::Threads, 1)
   __syncthreads();
 
   const int warpgroup = uniform(int(threadIdx.x / 128));
-  Track<Traced> track(timeline, TracedBlocks, warpgroup, threadIdx.x % 128 == 0);
+  Track<Traced> track(timeline, warpgroup);
   Loader<Element, C, Traced> loader(smem, q_map, k_map, v_map, shape, order, track);
   if constexpr (C::Specialized) {
     if (warpgroup == C::Consumers) {
@@ -80,8 +79,7 @@ __global__ void __launch_bounds__(C::Threads, 1)
   const auto load_ahead = [&](int used, bool q_slot_is_free) {
     if (!loads) return;
     steps_ahead -= used;
-    while (steps_ahead < 2 && (ScoresAhead || q_slot_is_free || !loader.begins_tile()) && loader.step())
-      ++steps_ahead;
+    while (steps_ahead < 2 && (ScoresAhead || q_slot_is_free || !loader.begins_tile()) && loader.step()) ++steps_ahead;
   };
   load_ahead(0, true);
 
@@ -119,10 +117,10 @@ __global__ void __launch_bounds__(C::Threads, 1)
     ring.next();
     return place;
   };
-  const auto wait_for = [&](const RingPlace<C::Slots>& place) {
+  const auto wait_for = [&](const RingPlace<C::Slots>& place, Doing then = Issues) {
     track.mark(WaitsForTiles);
     smem.full[place.stage].wait(place.parity);
-    track.mark(Issues);
+    track.mark(then);
   };
   const auto release = [&](const RingPlace<C::Slots>& place) {
     if (releases) smem.empty[place.stage].arrive();
@@ -153,8 +151,8 @@ __global__ void __launch_bounds__(C::Threads, 1)
     smem.empty[output_slot].arrive();
   };
   // The scores of these keys; q_ring is at the tile's Q, unless that is in registers.
-  const auto start_scores = [&](const RingPlace<C::Slots>& k) {
-    wait_for(k);
+  const auto start_scores = [&](const RingPlace<C::Slots>& k, Doing then = Issues) {
+    wait_for(k, then);
     issue_scores(q_matrix(), k_matrix(k));
   };
   const auto start_output = [&](const RingPlace<C::Slots>& v) {
@@ -204,7 +202,7 @@ __global__ void __launch_bounds__(C::Threads, 1)
     const Place at = next;
     const int group_row = at.q_block * C::BlockQ + warpgroup * WarpgroupRows;  // of the head
     const int whole_kv_blocks = shape.visible_keys(group_row) / C::BlockKV;    // that the first row sees whole
-    int kv_block = kv_blocks_of<C>(shape, at) - 1 - unseen;                  // the last comes first: it needs a mask
+    int kv_block = kv_blocks_of<C>(shape, at) - 1 - unseen;                    // the last comes first: it needs a mask
     float m[1][2] = {{NothingSeen, NothingSeen}}, l[1][2] = {};  // rows Accumulator::row(h); l of this lane's columns
     float rescaling[1][2], factor;
 #pragma unroll
@@ -300,7 +298,6 @@ __global__ void __launch_bounds__(C::Threads, 1)
 #pragma unroll
     for (int i = 0; i < C::OutputPlaces; ++i) ring.next();
     const auto write_output = [&] {
-      track.mark(WritesOutput);
       if constexpr (C::OutputPlaces == 0) {
         if (stores) tma_store_wait_read<0>();  // the last output has left
         named_barrier_sync(OutputStored + warpgroup, 128);
@@ -334,9 +331,8 @@ __global__ void __launch_bounds__(C::Threads, 1)
       wait_for_turn();
       start_output(v);
       k = next_place();
-      start_scores(k);
+      start_scores(k, WritesOutput);
       pass_turn();
-      track.mark(WaitsForOutput);
       wgmma_wait<1>();  // the output
       release(v);
       write_output();
@@ -345,7 +341,7 @@ __global__ void __launch_bounds__(C::Threads, 1)
       wait_for_turn();
       start_output(v);
       pass_turn();
-      track.mark(WaitsForOutput);
+      track.mark(WritesOutput);
       wgmma_wait<0>();
       release(v);
       write_output();
@@ -379,7 +375,7 @@ void launch_config(const AttentionCall& call, Machine& machine) {
                  machine.tensor_map(tile_map(call.q, WarpgroupRows)), machine.tensor_map(tile_map(call.k, C::BlockKV)),
                  machine.tensor_map(tile_map(call.v, C::BlockKV)), machine.tensor_map(tile_map(call.o, WarpgroupRows)),
                  GlobalTensor<float>(call.lse), shape, TileOrder(shape, C::BlockQ, blocks),
-                 GlobalTensor<unsigned long long>(timeline));
+                 GlobalTensor<unsigned>(timeline));
 }
 
 /// The pipeline, and the variants that switch one thing off.

@@ -1,7 +1,7 @@
 // Chapter 08: what a block's shared memory holds, and who fills it. The ring holds the tiles of K and V in the order in
-// which they are used: K, K, V, K, V, ..., K, V, V, across the tiles of Q. At d = 256, where there is no room for O, the
-// consumers' outputs leave through places of the ring too: K, K, V, ..., K, V, V, O, O. In Q's place, which would do,
-// they would keep the next Q from coming.
+// which they are used: K, K, V, K, V, ..., K, V, V, across the tiles of Q. At d = 256, where there is no room for O,
+// the consumers' outputs leave through places of the ring too: K, K, V, ..., K, V, V, O, O. In Q's place, which would
+// do, they would keep the next Q from coming.
 #pragma once
 
 #include "common/kernel/attention_shape.hpp"
@@ -73,8 +73,6 @@ template <typename C>
 __device__ __forceinline__ int kv_blocks_of(const AttentionShape& shape, const Place& at) {
   return max(ceil_div(shape.visible_keys(at.q_block * C::BlockQ + C::BlockQ - 1), C::BlockKV), 1);
 }
-
-constexpr int TracedBlocks = 4;  // of the timeline: traffic.hpp
 
 // -- The producer -----------------------------------------------------------------------------------------------------
 

@@ -9,6 +9,7 @@
 // Bank conflicts: none.
 #pragma once
 
+#include "common/base/timeline_notes.hpp"
 #include "common/base/traffic.hpp"
 
 namespace flash::fa3_pipeline {
@@ -44,7 +45,7 @@ inline std::size_t shared_bytes(const Problem& p, const LaunchOptions& options) 
 /// The notes of the timeline: for a few blocks, each consumer and the producer.
 inline std::vector<TensorRef> workspace(const Problem&, const LaunchOptions& options) {
   if (!options.timeline) return {};
-  return {workspace_tensor("timeline", 1, 4, options.block_q / 64 + 1, 2048, 8)};
+  return {workspace_tensor("timeline", 1, TimelineBlocks, options.block_q / 64 + 1, TimelineNotes, 4)};
 }
 
 inline std::vector<std::string> tracks(const LaunchOptions& options) {

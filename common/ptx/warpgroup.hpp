@@ -45,7 +45,7 @@ __device__ __forceinline__ int uniform(int value) {
 #endif
 }
 
-/// Clocks of this SM since some moment.
-__device__ __forceinline__ std::uint64_t clock_stamp() { return std::uint64_t(clock64()); }
+/// Clocks of this SM since some moment, modulo 2^32.
+__device__ __forceinline__ std::uint32_t clock_stamp() { return std::uint32_t(clock()); }
 
 }  // namespace flash::gpu

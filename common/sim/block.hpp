@@ -182,7 +182,7 @@ class Block {
   void fence_proxy();
   /// Grows with each event of the block: a thread that goes on, a barrier or collective that completes, a copy that
   /// arrives, a call of this.
-  std::uint64_t clock_stamp() { return ++events_; }
+  std::uint32_t clock_stamp() { return std::uint32_t(++events_); }
 
   /// What orders this block's accesses of global memory and those of others.
   BlockHistory& history() { return history_; }

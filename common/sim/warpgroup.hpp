@@ -48,6 +48,6 @@ inline int uniform(int value, Site site = Site::here()) {
 }
 
 /// Clocks of the SM on a GPU; here a number that grows with each event of the block.
-inline std::uint64_t clock_stamp() { return this_block().clock_stamp(); }
+inline std::uint32_t clock_stamp() { return this_block().clock_stamp(); }
 
 }  // namespace flash::sim

@@ -123,7 +123,7 @@ TEST_CASE("a warp that changes its registers without the rest of its warpgroup i
 }
 
 __global__ void elect_kernel(GlobalTensor<float> out, bool diverged) {
-  const std::uint64_t before = clock_stamp();
+  const std::uint32_t before = clock_stamp();
   if (diverged && threadIdx.x == 7) return;
   const bool elected = elect_one();
   out.head(0, 0).store(0, int(threadIdx.x), elected ? 1.0f : 0.0f);
