@@ -470,7 +470,8 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--device", choices=("gpu", "sim"), default="gpu")
     parser.add_argument("--repeat", type=int, default=30, help="times of each contestant and size (30)")
     parser.add_argument("--budget", type=float, default=20, help="seconds of timing for each size (20)")
-    parser.add_argument("--chapters", nargs="+", default=[""], metavar="NN", help="only those that begin so: 01 02_onl")
+    parser.add_argument("--chapters", nargs="+", default=[""], metavar="NN[/VARIANT]",
+                        help="only chapters that begin so, or one variant: 01 02_onl 05/split-q")
     parser.add_argument("--peers", nargs="*", choices=PEERS, default=list(PEERS), help="only these, or none at all")
     parser.add_argument("--library", dest="shared_library", type=Path, default=LIBRARY)
     parser.add_argument("--before", type=Path, metavar="LIBRARY", help="another build, whose chapters run beside")
@@ -479,6 +480,12 @@ def parse_arguments() -> argparse.Namespace:
     if arguments.repeat < LEAST_REPEATS or not arguments.budget > 0:
         parser.error(f"--repeat must be at least {LEAST_REPEATS} and --budget above 0")
     return arguments
+
+
+def matches(wanted: str, names: tuple[str, str]) -> bool:
+    """Whether `wanted`, the beginning of a chapter's name and perhaps /VARIANT, means this chapter and variant."""
+    chapter, _, variant = wanted.partition("/")
+    return names[0].startswith(chapter) and variant in ("", names[1])
 
 
 def main() -> int:
@@ -496,7 +503,7 @@ def main() -> int:
         (build, library, names)
         for build, library in libraries.items()
         for names in library.variants()
-        if names[0].startswith(tuple(arguments.chapters))
+        if any(matches(chapter, names) for chapter in arguments.chapters)
     ]
     if not variants:
         stop(2, f"no chapter begins with {' or '.join(arguments.chapters)}")

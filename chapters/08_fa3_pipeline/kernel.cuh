@@ -98,7 +98,14 @@ __global__ void __launch_bounds__(C::Threads, 1)
   const auto wait_for_q = [&] {
     track.mark(WaitsForTiles);
     smem.q_full[q_ring.stage].wait(q_ring.parity);
-    if constexpr (QInRegisters) load_a_tiles(Q_of_warp, smem.Q[q_ring.stage][warpgroup], warp_row);
+    if constexpr (QInRegisters) {
+      load_a_tiles(Q_of_warp, smem.Q[q_ring.stage][warpgroup], warp_row);
+      // An arrival overtakes loads that are under way, and the next Q comes before this one has been read: the fence
+      // waits for them.
+      async_proxy_fence();
+      __syncwarp();
+      release_q();
+    }
   };
   const auto wait_for_turn = [&] {
     track.mark(WaitsForTurn);
@@ -207,8 +214,6 @@ __global__ void __launch_bounds__(C::Threads, 1)
     // -- The first softmax
     track.mark(Softmax);
     release(k);
-    // Not before: an arrival overtakes loads that are under way, and the next Q came before this one had been read.
-    if (QInRegisters) release_q();
     if (unseen > 0) pass_tile();  // the V of the last K that was passed over
     if (kv_block >= whole_kv_blocks) mask_scores(S, shape, group_row + warp_row, kv_block * C::BlockKV);
     raise_maximum(l, m, S, shape.scale_log2, rescaling, factor);
