@@ -6,7 +6,6 @@
     docs/timeline.py trace.json --svg out.svg --show change         draws the change from a tile of Q to the next
     docs/timeline.py trace.json --svg out.svg --from 40000 --clocks 5000 --block 2
     docs/timeline.py trace.json --keep nvidia-h200                  what the lesson shows, from this trace: d = 128
-    docs/timeline.py trace.json --keep nvidia-h200-d64              the same, d = 64
 
 The unit is that of the trace: a clock of the SM, or an event of the simulated block. The table has for each warpgroup:
 
@@ -41,7 +40,6 @@ RESULTS = ROOT / "docs" / "results"
 LESSON = {
     "timeline_steady": ("nvidia-h200-timeline.json", "steady"),
     "timeline_change": ("nvidia-h200-timeline.json", "change"),
-    "timeline_d64": ("nvidia-h200-d64-timeline.json", "steady"),
 }
 
 Json = dict[str, Any]
