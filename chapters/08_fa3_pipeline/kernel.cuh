@@ -166,7 +166,7 @@ __global__ void __launch_bounds__(C::Threads, 1)
   // How many of a tile's blocks of keys come after the last that one of this warpgroup's rows sees.
   const auto unseen_blocks = [&](const Place& place) {
     const int last_row = place.q_block * C::BlockQ + (warpgroup + 1) * WarpgroupRows - 1;
-    if (C::BlockQ == C::BlockKV) return 0;  // all rows see some of the last
+    if (C::BlockQ == C::BlockKV) return 0;  // none in square problems, so not worth the branches
     return kv_blocks_of<C>(shape, place) - max(ceil_div(shape.visible_keys(last_row), C::BlockKV), 1);
   };
   const auto pass_tile = [&] {
