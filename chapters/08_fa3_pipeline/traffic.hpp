@@ -74,7 +74,7 @@ inline ChapterInfo info() {
   chapter.needs = {90, true, "TMA, wgmma, setmaxnreg"};
   chapter.refusal = refusal;
   chapter.workspace = workspace;
-  // By number: Doing in kernel.cuh.
+  // By number: Doing in producer.cuh.
   chapter.timeline = {
       {"waits for a slot", "asks for a tile", "waits for tiles", "waits for its turn", "issues products",
        "waits for scores", "softmax", "waits for output", "rescales and rounds", "writes output", "done"},
