@@ -754,6 +754,16 @@ std::vector<Case> score_cases() {
   for (const Scores scores : {Scores::growing, Scores::slowly_growing, Scores::slowly_falling}) {
     cases.push_back({{1, 1, 1, 40, 270, 128, true, DType::fp16}, Placement::contiguous, scores, 9});
   }
+  // The maximum rises from tile to tile, whichever comes first, in all rows or in one: of each head dimension in both
+  // types, over three tiles of up to 128 keys none of which but the last needs a mask.
+  for (const DType dtype : {DType::fp16, DType::bf16}) {
+    for (const std::int64_t head_dim : {64, 128, 256}) {
+      for (const Scores scores : {Scores::growing, Scores::falling, Scores::huge_one_row, Scores::huge_doubling}) {
+        cases.push_back(
+            {{1, 1, 1, 20, head_dim == 128 ? 270 : 150, head_dim, false, dtype}, Placement::contiguous, scores, 10});
+      }
+    }
+  }
   // As reported against PyTorch (pytorch 121558) and its like in fp16, and from a served model (flashinfer 4267).
   cases.push_back({{1, 1, 1, 1, 1, 64, false, DType::bf16}, Placement::contiguous, Scores::all_133120, 0});
   cases.push_back({{1, 1, 1, 40, 40, 64, false, DType::fp16}, Placement::contiguous, Scores::all_133120, 0});

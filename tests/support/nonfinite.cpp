@@ -27,7 +27,10 @@ std::vector<std::string> nonfinite_failures(const Chapter& chapter, const Launch
   std::vector<std::string> failures;
   for (const Problem& p :
        {Problem{2, 2, 1, 50, 70, 64, true, DType::fp16}, Problem{1, 2, 2, 21, 40, 64, false, DType::bf16},
-        Problem{1, 1, 1, 90, 66, 128, true, DType::bf16}}) {
+        Problem{1, 1, 1, 90, 66, 128, true, DType::bf16},
+        // Several tiles of keys, none of which but the last needs a mask.
+        Problem{1, 1, 1, 9, 150, 64, false, DType::bf16}, Problem{1, 1, 1, 9, 270, 128, false, DType::fp16},
+        Problem{1, 1, 1, 9, 150, 256, false, DType::bf16}}) {
     const LaunchOptions options = resolve(chapter, p, variant);
     const bool values_too = !(p.causal && may_leak(chapter, options));
     const Input clean = make_case_input({p, Placement::contiguous, Scores::normal, 11});
