@@ -19,7 +19,8 @@ namespace flash::MACHINE::fa3_pipeline {
 /// What a kernel is compiled for: `Consumers` warpgroups of 64 rows, a ring of `Slots` tiles of K or V, and `QSlots`
 /// tiles of Q at a time. Four consumers keep the tensor cores busy without overlap within each of them.
 template <int HeadDim_, int Consumers_, int BlockKV_, int Slots_, int QSlots_, bool Specialized_ = true,
-          bool PingPong_ = true, bool Overlap_ = Consumers_<4> struct Config {
+          bool PingPong_ = true, bool Overlap_ = (Consumers_ < 4)>
+struct Config {
   static constexpr int HeadDim = HeadDim_, Consumers = Consumers_, BlockKV = BlockKV_, Slots = Slots_, QSlots = QSlots_;
   static constexpr bool Specialized = Specialized_, PingPong = PingPong_, Overlap = Overlap_;
 
