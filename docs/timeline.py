@@ -5,7 +5,7 @@
     docs/timeline.py trace.json --svg out.svg                       draws a few key blocks of one tile of Q
     docs/timeline.py trace.json --svg out.svg --show change         draws the change from a tile of Q to the next
     docs/timeline.py trace.json --svg out.svg --from 40000 --clocks 5000 --block 2
-    docs/timeline.py trace.json --keep nvidia-h200                  what the lesson shows, from this trace: d = 128
+    docs/timeline.py trace.json --keep nvidia-h200 --how TEXT       what the lesson shows, from this trace: d = 128
 
 The unit is that of the trace: a clock of the SM, or an event of the simulated block. The table has for each warpgroup:
 
@@ -232,8 +232,10 @@ def rows(table: Json) -> tuple[list[str], list[list[str]]]:
 
 
 def caption(other: Json, table: Json) -> str:
+    how = f"{other['how']}; " if "how" in other else ""
     return (
-        f"{other['device']}; {other['chapter']} {other['variant']}, {other['problem']}; means in {units(other)} over "
+        f"{other['device']}; {how}{other['chapter']} {other['variant']}, {other['problem']}; "
+        f"means in {units(other)} over "
         f"{table['key_blocks']} key blocks and {table['changes']} changes of tile; the shortest note lasts "
         f"{table['shortest']}, and some consumer has the turn for {100 * table['turns']:.1f} % of the time"
     )
@@ -361,7 +363,7 @@ def lesson_figures() -> dict[str, Drawing]:
 # -- What is kept ----------------------------------------------------------------------------------------------------
 
 
-def keep(trace: Trace, block: int | None) -> Json:
+def keep(trace: Trace, block: int | None, how: str | None) -> Json:
     """A window of one block around its first change of tile, and the table of the whole."""
     number, tracks = block_of(trace, block)
     change = change_of(tracks)
@@ -373,11 +375,10 @@ def keep(trace: Trace, block: int | None) -> Json:
             if doing.begin < end and doing.end > begin:
                 stamps = {"ts": doing.begin / 1000, "dur": (doing.end - doing.begin) / 1000}
                 events.append({"ph": "X", "name": doing.name, "pid": number, "tid": i, **stamps})
-    return {
-        "displayTimeUnit": "ns",
-        "otherData": {**trace.other, "kept": f"block {number}, {begin} to {end}", "whole": summary(tracks)},
-        "traceEvents": events,
-    }
+    other = {**trace.other, "kept": f"block {number}, {begin} to {end}", "whole": summary(tracks)}
+    if how:
+        other["how"] = how
+    return {"displayTimeUnit": "ns", "otherData": other, "traceEvents": events}
 
 
 def written(kept: Json) -> str:
@@ -401,11 +402,12 @@ def run() -> None:
     parser.add_argument("--clocks", type=int, metavar="M", help="how much the window shows")
     parser.add_argument("--block", type=int, metavar="B", help="of which block; the first one where left out")
     parser.add_argument("--keep", metavar="NAME", help="writes docs/results/NAME-timeline.json and what is made of it")
+    parser.add_argument("--how", metavar="TEXT", help="with --keep: the trace's driver, toolkit, clocks, command, commit")
     arguments = parser.parse_args()
     trace = read(arguments.trace)
     if arguments.keep:
         path = RESULTS / f"{arguments.keep}-timeline.json"
-        path.write_text(written(keep(trace, arguments.block)), encoding="utf-8")
+        path.write_text(written(keep(trace, arguments.block, arguments.how)), encoding="utf-8")
         print(path.relative_to(ROOT))
         for name, figure in lesson_figures().items():
             (ROOT / "docs" / "figures" / f"{name}.svg").write_text(figure.svg(), encoding="utf-8")
