@@ -402,7 +402,7 @@ def run() -> None:
     parser.add_argument("--clocks", type=int, metavar="M", help="how much the window shows")
     parser.add_argument("--block", type=int, metavar="B", help="of which block; the first one where left out")
     parser.add_argument("--keep", metavar="NAME", help="writes docs/results/NAME-timeline.json and what is made of it")
-    parser.add_argument("--how", metavar="TEXT", help="with --keep: the trace's driver, toolkit, clocks, command, commit")
+    parser.add_argument("--how", metavar="TEXT", help="with --keep: driver, toolkit, clocks, command and commit")
     arguments = parser.parse_args()
     trace = read(arguments.trace)
     if arguments.keep:
