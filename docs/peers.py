@@ -522,9 +522,11 @@ def main() -> int:
         "cuda": torch.version.cuda,
         "dtype": arguments.dtype,
         "clocks_before": gpu_state(*clocks) if on_gpu else None,
+        "clocks_after": None,
         "sizes": [],
     }
     failed: list[str] = []
+    asked = time.monotonic()
     print(f"{report['device']}, PyTorch {report['torch']}, CUDA {report['cuda']}, {arguments.dtype}")
     for size in arguments.sizes or PRESETS[arguments.preset or ("small" if on_gpu else "tiny")]:
         problem = make_problem(size, DTYPES[arguments.dtype], "cuda" if on_gpu else "cpu")
@@ -541,11 +543,15 @@ def main() -> int:
         print_table(problem, results)
         failed += [chapter.name for chapter in chapters if chapter.status.startswith("FAILED")]
         report["sizes"].append({**dataclasses.asdict(size), "error_limit": problem.limit, "contestants": results})
-        report["clocks_after"] = gpu_state(*clocks) if on_gpu else None
+        if on_gpu and time.monotonic() - asked > 20:  # nvidia-smi may take seconds
+            report["clocks_after"], asked = gpu_state(*clocks), time.monotonic()
         if arguments.json:  # after each size, so that an interrupted run keeps what it measured
             save(report, arguments.json)
         del problem, contestants, chapters
         torch.cuda.empty_cache()
+    report["clocks_after"] = gpu_state(*clocks) if on_gpu else None
+    if arguments.json:
+        save(report, arguments.json)
     print(f"\n{len(failed)} wrong results{': ' if failed else ''}{', '.join(failed)}")
     return 1 if failed else 0
 
