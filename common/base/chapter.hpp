@@ -65,9 +65,8 @@ struct Needs {
   std::string why = {};  // the instructions that need it, for the refusal
 };
 
-/// What a kernel notes of its warpgroups when LaunchOptions::timeline is set, in the last tensor of its workspace: [1,
-/// blocks, tracks, notes] of 64 bits, in each the number of what the track does from then on (bits 56 to 63) and the
-/// time.
+/// What a kernel notes of its warpgroups when LaunchOptions::timeline is set, in the last tensor of its workspace, as
+/// common/base/timeline_notes.hpp has it.
 struct Timeline {
   std::vector<std::string> doing;  // by number; empty: the chapter has no timeline
   std::function<std::vector<std::string>(const LaunchOptions&)> tracks = {};  // their names

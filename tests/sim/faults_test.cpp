@@ -80,6 +80,20 @@ void expect_fault(const std::string& kind, Texts texts, const LaunchConfig& conf
   }
 }
 
+/// The launch must end in a report of two accesses that nothing orders, whatever the schedule: where the reader comes
+/// first there is nothing to read yet.
+template <typename... Parameters, typename... Arguments>
+void expect_unordered(const LaunchConfig& config, void (*kernel)(Parameters...), Arguments&&... arguments) {
+  for (const std::uint64_t seed : kSeeds) {
+    INFO("schedule seed " << seed);
+    Machine machine(seed, 1);
+    const std::optional<Fault> fault = fault_of(machine, config, kernel, arguments...);
+    REQUIRE(fault.has_value());
+    INFO(fault->what());
+    CHECK((fault->kind == "data race" || fault->kind == "unwritten shared memory"));
+  }
+}
+
 /// The launch must end without one, whatever the schedule.
 template <typename... Parameters, typename... Arguments>
 void expect_clean(const LaunchConfig& config, void (*kernel)(Parameters...), Arguments&&... arguments) {
@@ -891,13 +905,7 @@ TEST_CASE("a named barrier for the wrong number of threads is reported") {
   expect_barrier_fault(Barrier::counts_differ, "bad barrier", {"but others came there for"});
   expect_barrier_fault(Barrier::bad_id, "bad barrier", {"named barrier 16", "barriers 0 to 15"});
   expect_barrier_fault(Barrier::arrives_twice, "bad barrier", {"warp 2 arrives at named barrier 2 again"});
-  for (const std::uint64_t seed : kSeeds) {
-    Machine machine(seed, 1);
-    const auto fault = fault_of(machine, {"probe", {1}, 128, 512}, barrier_kernel, Barrier::count_too_small);
-    REQUIRE(fault.has_value());
-    INFO(fault->what());
-    CHECK((fault->kind == "data race" || fault->kind == "unwritten shared memory"));
-  }
+  expect_unordered({"probe", {1}, 128, 512}, barrier_kernel, Barrier::count_too_small);
 }
 
 TEST_CASE("lanes of one warp that do different things at a barrier are reported") {
@@ -915,13 +923,7 @@ TEST_CASE("a vote at a barrier has the faults of a barrier") {
   expect_barrier_fault(Barrier::vote_bad_id, "bad barrier", {"named barrier 16", "barriers 0 to 15"});
   expect_barrier_fault(Barrier::vote_twice, "diverged warp", {"a warp comes to named barrier 1 as a whole"});
   expect_barrier_fault(Barrier::vote_and_arrive_of_one_warp, "diverged warp", {"at named barrier 1, this one"});
-  for (const std::uint64_t seed : kSeeds) {
-    Machine machine(seed, 1);
-    const auto fault = fault_of(machine, {"probe", {1}, 128, 512}, barrier_kernel, Barrier::vote_without_barrier);
-    REQUIRE(fault.has_value());
-    INFO(fault->what());
-    CHECK((fault->kind == "data race" || fault->kind == "unwritten shared memory"));
-  }
+  expect_unordered({"probe", {1}, 128, 512}, barrier_kernel, Barrier::vote_without_barrier);
 }
 
 TEST_CASE("a vote at a barrier to which others come without one is reported; one after the other is none") {
@@ -1080,14 +1082,8 @@ TEST_CASE("stmatrix writes its rows as stores do: what no lane wrote, races and 
   expect(Stmatrix::not_written_before, "unwritten shared memory", {"column 16"});
   expect(Stmatrix::beyond_tile, "out of bounds", {"columns 24 to 31"});
   expect(Stmatrix::two_to_one_row, "data race", {"write of row", "stmatrix_x4("});
-  for (const std::uint64_t seed : kSeeds) {
-    Machine machine(seed, 1);
-    const auto fault = fault_of(machine, {"probe", {1}, 32, sizeof(StmatrixStorage)}, stmatrix_kernel,
-                                GlobalTensor<half>(out.ref()), Stmatrix::read_without_order);
-    REQUIRE(fault.has_value());
-    INFO(fault->what());
-    CHECK((fault->kind == "data race" || fault->kind == "unwritten shared memory"));
-  }
+  expect_unordered({"probe", {1}, 32, sizeof(StmatrixStorage)}, stmatrix_kernel, GlobalTensor<half>(out.ref()),
+                   Stmatrix::read_without_order);
 }
 
 TEST_CASE("stmatrix gathers each row from the lanes that hold it") {
